@@ -1,0 +1,1 @@
+//! Packed CPU micro-kernels.

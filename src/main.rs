@@ -1,0 +1,2 @@
+//! The `intwain` command.
+fn main() {}
