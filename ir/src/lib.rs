@@ -1,1 +1,7 @@
 //! The representations of Intwain.
+
+pub mod scalar;
+mod ty;
+
+pub use scalar::Scalar;
+pub use ty::{DType, Shape, Type};
