@@ -1,1 +1,3 @@
 //! The passes of Intwain.
+
+pub mod hardware;
