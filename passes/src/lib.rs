@@ -1,3 +1,4 @@
 //! The passes of Intwain.
 
 pub mod hardware;
+pub mod solve;

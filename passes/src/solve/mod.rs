@@ -1,0 +1,211 @@
+//! Exact minima over a graph of choices.
+//!
+//! A node has at most a few states with a cost each; an edge has a cost for every pair of states of its ends, infinite
+//! where the pair is forbidden. Wanted is one state per node with the least sum. Chains, residual blocks and cells that
+//! branch and join vanish by eliminating one node at a time: the node's costs are folded into a table over its
+//! neighbours, the best state for every entry is kept, and the choices are unwound at the end (non-serial dynamic
+//! programming). This is exact whatever the order; the order that keeps tables small is chosen greedily. Where tables
+//! would grow past a limit the rest is searched with a beam, and the result says that it is not proved.
+//!
+//! Ties go to the lower state, sums are taken in a fixed order: the result is a function of the input.
+
+mod beam;
+pub mod cut;
+mod cut_orders;
+mod eliminate;
+mod table;
+
+use table::Table;
+
+/// Most states a node may have.
+pub const MAX_STATES: usize = 16;
+
+/// A node of a [`CostGraph`].
+pub type NodeIdx = usize;
+
+/// Nodes with states, and what each state and each pair of neighbouring states costs.
+#[derive(Clone, Debug, Default)]
+pub struct CostGraph {
+    nodes: Vec<Vec<f64>>,
+    edges: Vec<Edge>,
+}
+
+#[derive(Clone, Debug)]
+struct Edge {
+    ends: [NodeIdx; 2],
+    /// Row-major: the state of `ends[0]` selects the row.
+    costs: Vec<f64>,
+}
+
+/// What is known about a solution.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Proof {
+    /// No assignment is cheaper.
+    Optimal,
+    /// No assignment is cheaper than this bound.
+    AtLeast(f64),
+}
+
+/// A state for every node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Solution {
+    /// The state of each node.
+    pub states: Vec<usize>,
+    /// The sum of all costs.
+    pub cost: f64,
+    /// Whether the cost is proved to be the least.
+    pub proof: Proof,
+}
+
+/// Every assignment has infinite cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no combination of states is allowed")]
+pub struct Infeasible;
+
+/// How much work a solution may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most entries of one table.
+    pub table: usize,
+    /// Partial assignments kept by the beam.
+    pub beam: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { table: 1 << 20, beam: 4096 }
+    }
+}
+
+impl CostGraph {
+    /// An empty graph.
+    pub fn new() -> CostGraph {
+        CostGraph::default()
+    }
+
+    /// Adds a node with a cost per state.
+    ///
+    /// # Panics
+    /// If there are no states or more than [`MAX_STATES`], or a cost is NaN or −∞.
+    pub fn node(&mut self, costs: impl Into<Vec<f64>>) -> NodeIdx {
+        let costs = costs.into();
+        assert!((1..=MAX_STATES).contains(&costs.len()), "a node has 1 to {MAX_STATES} states, not {}", costs.len());
+        assert!(costs.iter().all(|&c| c > f64::NEG_INFINITY), "costs are numbers or +∞");
+        self.nodes.push(costs);
+        self.nodes.len() - 1
+    }
+
+    /// Adds a cost for every pair of states of two nodes. Several edges between the same nodes add up.
+    ///
+    /// # Panics
+    /// If the ends are equal, do not exist, or a cost is NaN or −∞.
+    pub fn edge(&mut self, from: NodeIdx, to: NodeIdx, cost: impl Fn(usize, usize) -> f64) {
+        assert!(from != to, "an edge joins two nodes");
+        let (rows, columns) = (self.nodes[from].len(), self.nodes[to].len());
+        let costs: Vec<f64> = (0..rows * columns).map(|i| cost(i / columns, i % columns)).collect();
+        assert!(costs.iter().all(|&c| c > f64::NEG_INFINITY), "costs are numbers or +∞");
+        self.edges.push(Edge { ends: [from, to], costs });
+    }
+
+    /// Number of nodes.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there are no nodes.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Number of states of a node.
+    pub fn states(&self, node: NodeIdx) -> usize {
+        self.nodes[node].len()
+    }
+
+    /// The sum of all costs under an assignment.
+    pub fn cost(&self, states: &[usize]) -> f64 {
+        let nodes: f64 = self.nodes.iter().zip(states).map(|(costs, &s)| costs[s]).sum();
+        let edges: f64 = self
+            .edges
+            .iter()
+            .map(|e| e.costs[states[e.ends[0]] * self.nodes[e.ends[1]].len() + states[e.ends[1]]])
+            .sum();
+        nodes + edges
+    }
+
+    /// The cheapest assignment.
+    pub fn solve(&self) -> Result<Solution, Infeasible> {
+        self.solve_within(&[], Limits::default())
+    }
+
+    /// The cheapest assignment in which the given nodes have the given states.
+    pub fn solve_pinned(&self, pins: &[(NodeIdx, usize)]) -> Result<Solution, Infeasible> {
+        self.solve_within(pins, Limits::default())
+    }
+
+    /// The cheapest assignment under pins and limits of work.
+    pub fn solve_within(&self, pins: &[(NodeIdx, usize)], limits: Limits) -> Result<Solution, Infeasible> {
+        let tables = self.tables(pins);
+        let sizes: Vec<usize> = self.nodes.iter().map(Vec::len).collect();
+        let elimination = eliminate::run(&sizes, tables, limits.table);
+        let mut states = vec![0; self.nodes.len()];
+        let mut bound = elimination.constant;
+        let mut proved = true;
+        if !elimination.residue.is_empty() {
+            proved = false;
+            bound += elimination.tables.iter().map(Table::minimum).sum::<f64>();
+            beam::run(&sizes, &elimination.residue, &elimination.tables, limits.beam, &mut states).ok_or(Infeasible)?;
+        }
+        if bound.is_infinite() {
+            return Err(Infeasible);
+        }
+        elimination.unwind(&mut states);
+        let cost = self.cost(&states);
+        Ok(Solution { states, cost, proof: if proved { Proof::Optimal } else { Proof::AtLeast(bound) } })
+    }
+
+    /// For every state of `node`, the cheapest assignment with the node in that state, or infinity.
+    pub fn alternatives(&self, node: NodeIdx) -> Vec<f64> {
+        (0..self.states(node)).map(|s| self.solve_pinned(&[(node, s)]).map_or(f64::INFINITY, |x| x.cost)).collect()
+    }
+
+    /// The best state of `node` other than `chosen`, and the cheapest assignment with it.
+    pub fn runner_up(&self, node: NodeIdx, chosen: usize) -> Option<(usize, Solution)> {
+        let mut best: Option<(usize, Solution)> = None;
+        for state in (0..self.states(node)).filter(|&s| s != chosen) {
+            if let Ok(solution) = self.solve_pinned(&[(node, state)])
+                && best.as_ref().is_none_or(|(_, b)| solution.cost < b.cost)
+            {
+                best = Some((state, solution));
+            }
+        }
+        best
+    }
+
+    fn tables(&self, pins: &[(NodeIdx, usize)]) -> Vec<Table> {
+        let mut unary = self.nodes.clone();
+        for &(node, state) in pins {
+            for (s, cost) in unary[node].iter_mut().enumerate() {
+                if s != state {
+                    *cost = f64::INFINITY;
+                }
+            }
+        }
+        let mut tables: Vec<Table> =
+            unary.into_iter().enumerate().map(|(node, costs)| Table::new(vec![node], costs)).collect();
+        for edge in &self.edges {
+            let [a, b] = edge.ends;
+            let (rows, columns) = (self.nodes[a].len(), self.nodes[b].len());
+            tables.push(if a < b {
+                Table::new(vec![a, b], edge.costs.clone())
+            } else {
+                let flipped = (0..rows * columns).map(|i| edge.costs[(i % rows) * columns + i / rows]).collect();
+                Table::new(vec![b, a], flipped)
+            });
+        }
+        tables
+    }
+}
+
+#[cfg(test)]
+mod tests;
