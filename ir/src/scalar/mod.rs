@@ -3,8 +3,18 @@
 //! The table is the only place that says what an operation on elements means. The interpreter evaluates it, the back
 //! ends emit it, and operations that a back end lacks are expanded into simpler ones by `expand`, once for all.
 
+mod eval;
+pub mod expand;
+mod lanes;
+mod libcall;
 mod value;
 
+#[cfg(test)]
+mod tests;
+
+pub use eval::{binary, cast, compare, fma, unary};
+pub use lanes::unary_slice_f32;
+pub use libcall::Libcall;
 pub use value::Scalar;
 
 /// Declares an enum of scalar operations with their text names.

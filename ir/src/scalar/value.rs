@@ -29,8 +29,8 @@ impl Scalar {
             DType::I64 => x as i64 as u64,
             DType::U8 => u64::from(x as u8),
             DType::U32 => u64::from(x as u32),
-            DType::F16 => u64::from(f16::from_f64(x).to_bits()),
-            DType::BF16 => u64::from(bf16::from_f64(x).to_bits()),
+            DType::F16 => u64::from(f16::from_f32(round_to_odd(x)).to_bits()),
+            DType::BF16 => u64::from(bf16::from_f32(round_to_odd(x)).to_bits()),
             DType::F32 => u64::from((x as f32).to_bits()),
             DType::F64 => x.to_bits(),
         };
@@ -116,6 +116,18 @@ impl Scalar {
         let n = self.dtype.size();
         bytes[..n].copy_from_slice(&self.bits.to_le_bytes()[..n]);
     }
+}
+
+/// `x` as f32 where an inexact result has an odd last bit, so that rounding it again to a type at least two bits
+/// narrower gives what rounding `x` once would.
+pub(super) fn round_to_odd(x: f64) -> f32 {
+    let nearest = x as f32;
+    if f64::from(nearest) == x || x.is_nan() {
+        return nearest;
+    }
+    let bits = nearest.to_bits();
+    let towards_zero = if f64::from(nearest).abs() > x.abs() { bits - 1 } else { bits };
+    f32::from_bits(towards_zero | 1)
 }
 
 impl fmt::Debug for Scalar {
