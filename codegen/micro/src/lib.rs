@@ -1,1 +1,15 @@
-//! Packed CPU micro-kernels.
+//! Packed CPU micro-kernels for matrix products and convolutions.
+
+mod descriptor;
+mod error;
+mod isa;
+mod kernel;
+mod pack;
+mod plan;
+mod run;
+mod view;
+
+pub use descriptor::{Contraction, Element, Operand, Output, RightForm, Start, Window};
+pub use error::{Array, Error};
+pub use isa::Isa;
+pub use plan::{ALIGNMENT, Epilogue, EpilogueFn, Plan};

@@ -1,0 +1,228 @@
+//! GFLOP/s of convolution and matrix shapes, beside matrixmultiply.
+#![allow(clippy::print_stdout, clippy::unwrap_used)]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use intwain_micro::{Contraction, Element, Isa, Operand, Output, Plan, RightForm, Start, Window};
+
+struct Conv {
+    name: &'static str,
+    batch: usize,
+    size: usize,
+    channels: usize,
+    filters: usize,
+    kernel: usize,
+    stride: usize,
+}
+
+fn conv(c: &Conv) -> Contraction {
+    let out = c.size.div_ceil(c.stride);
+    let pad = ((out - 1) * c.stride + c.kernel).saturating_sub(c.size) / 2;
+    let (w, h) = (c.channels as isize, (c.size * c.channels) as isize);
+    let window = |dim: usize, address_stride| Window {
+        outer_dim: dim + 1,
+        k_dim: dim,
+        stride: c.stride,
+        dilation: 1,
+        low_pad: pad as isize,
+        input_dilation: 1,
+        extent: c.size,
+        address_stride,
+    };
+    let image = c.size * c.size * c.channels;
+    let (k, n) = (c.kernel * c.kernel * c.channels, c.filters);
+    Contraction {
+        element: Element::F32,
+        batch: vec![],
+        m: vec![c.batch, out, out],
+        n: vec![n],
+        k: vec![c.kernel, c.kernel, c.channels],
+        a: Operand {
+            len: c.batch * image,
+            base: 0,
+            batch: vec![],
+            outer: vec![image as isize, 0, 0],
+            k: vec![0, 0, 1],
+            windows: vec![window(0, h), window(1, w)],
+        },
+        b: Operand {
+            len: k * n,
+            base: 0,
+            batch: vec![],
+            outer: vec![1],
+            k: vec![(c.kernel * c.channels * n) as isize, (c.channels * n) as isize, n as isize],
+            windows: vec![],
+        },
+        c: Output {
+            len: c.batch * out * out * n,
+            base: 0,
+            batch: vec![],
+            m: vec![(out * out * n) as isize, (out * n) as isize, n as isize],
+            n: vec![1],
+        },
+        start: Start::Zero,
+        right: RightForm::Packed,
+    }
+}
+
+/// Weight gradient of [`conv`]: the input's windows with roles exchanged, contracted with the output's gradient.
+fn weight_gradient(c: &Conv) -> Contraction {
+    let f = conv(c);
+    let exchange = |w: &Window| Window {
+        outer_dim: w.k_dim,
+        k_dim: w.outer_dim,
+        stride: w.dilation,
+        dilation: w.stride,
+        ..*w
+    };
+    Contraction {
+        m: f.k.clone(),
+        k: f.m.clone(),
+        a: Operand {
+            outer: f.a.k.clone(),
+            k: f.a.outer.clone(),
+            windows: f.a.windows.iter().map(exchange).collect(),
+            ..f.a
+        },
+        b: Operand { len: f.c.len, base: 0, batch: vec![], outer: vec![1], k: f.c.m, windows: vec![] },
+        c: Output { len: f.b.len, base: 0, batch: vec![], m: f.b.k, n: vec![1] },
+        right: RightForm::Plain,
+        ..f
+    }
+}
+
+fn batched(heads: usize, m: usize, n: usize, k: usize, transposed: bool) -> Contraction {
+    let mut d = Contraction::product(Element::F32, m, n, k);
+    d.batch = vec![heads];
+    d.a.batch = vec![(m * k) as isize];
+    d.b.batch = vec![(k * n) as isize];
+    d.c.batch = vec![(m * n) as isize];
+    d.a.len *= heads;
+    d.b.len *= heads;
+    d.c.len *= heads;
+    if transposed {
+        d.b.outer = vec![k as isize];
+        d.b.k = vec![1];
+    }
+    d
+}
+
+/// Seconds of the fastest of several runs.
+fn best(mut f: impl FnMut()) -> f64 {
+    f();
+    let begun = Instant::now();
+    let mut best = f64::MAX;
+    let mut rounds = 0;
+    while rounds < 5 || begun.elapsed().as_secs_f64() < 0.4 {
+        let t = Instant::now();
+        f();
+        best = best.min(t.elapsed().as_secs_f64());
+        rounds += 1;
+    }
+    best
+}
+
+fn measure(name: &str, d: &Contraction, isas: &[Isa]) {
+    let volume = |e: &[usize]| e.iter().product::<usize>();
+    let (m, n, k, batches) = (volume(&d.m), volume(&d.n), volume(&d.k), volume(&d.batch));
+    let flops = 2.0 * (m * n * k * batches) as f64;
+    let a: Vec<f32> = (0..d.a.len).map(|i| (i % 17) as f32 - 8.0).collect();
+    let b: Vec<f32> = (0..d.b.len).map(|i| (i % 13) as f32 - 6.0).collect();
+    let mut c = vec![0f32; d.c.len];
+    print!("{name:<28}");
+    for &isa in isas {
+        let plan = Plan::new(d, isa).unwrap();
+        let mut packed = vec![0f32; plan.packed_len()];
+        let right = match d.right {
+            RightForm::Plain => b.as_ptr(),
+            RightForm::Packed => {
+                // SAFETY: the buffers are as long as the plan asks.
+                unsafe { plan.pack(b.as_ptr().cast(), packed.as_mut_ptr().cast()) };
+                packed.as_ptr()
+            }
+        };
+        let mut scratch = vec![0u8; plan.scratch_bytes()];
+        let seconds = best(|| {
+            let (a, c) = (a.as_ptr().cast(), c.as_mut_ptr().cast());
+            // SAFETY: the buffers are as long as the descriptor says.
+            unsafe { plan.run(a, right.cast(), c, None, 0..plan.tasks(), &mut scratch) };
+            black_box(&mut *scratch);
+        });
+        print!(" {isa:?} {:8.3} ms {:6.1} GF/s ({} tasks)", seconds * 1e3, flops / seconds / 1e9, plan.tasks());
+    }
+    if d.a.windows.is_empty() && d.b.windows.is_empty() {
+        let seconds = best(|| {
+            for batch in 0..batches {
+                let (a, b) = (a[batch * m * k..].as_ptr(), b[batch * k * n..].as_ptr());
+                let (k, n) = (k as isize, n as isize);
+                // SAFETY: dense matrices inside the buffers.
+                unsafe {
+                    matrixmultiply::sgemm(
+                        m, k as usize, n as usize, 1.0, a, k, 1, b, n, 1, 0.0,
+                        c[batch * m * n as usize..].as_mut_ptr(), n, 1,
+                    );
+                }
+            }
+            black_box(&mut *c);
+        });
+        print!("  matrixmultiply {:6.1} GF/s", flops / seconds / 1e9);
+    }
+    println!();
+}
+
+fn main() {
+    let filter: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    let wanted = |name: &str| filter.is_empty() || filter.iter().any(|f| name.contains(f.as_str()));
+    let isas: Vec<Isa> = Isa::supported().into_iter().filter(|i| *i != Isa::Portable).collect();
+    let isas = if isas.is_empty() { vec![Isa::Portable] } else { isas };
+    let shape = |name, size, channels, filters, kernel, stride| Conv {
+        name,
+        batch: 8,
+        size,
+        channels,
+        filters,
+        kernel,
+        stride,
+    };
+    let convs = [
+        shape("conv 7x7s2 3-64 @224", 224, 3, 64, 7, 2),
+        shape("conv 1x1 64-256 @56", 56, 64, 256, 1, 1),
+        shape("conv 3x3 64-64 @56", 56, 64, 64, 3, 1),
+        shape("conv 3x3 128-128 @28", 28, 128, 128, 3, 1),
+        shape("conv 3x3 256-256 @14", 14, 256, 256, 3, 1),
+        shape("conv 1x1 1024-256 @14", 14, 1024, 256, 1, 1),
+        shape("conv 3x3 512-512 @7", 7, 512, 512, 3, 1),
+        shape("conv 1x1s2 256-512 @56", 56, 256, 512, 1, 2),
+        shape("conv 1x1 2048-512 @7", 7, 2048, 512, 1, 1),
+        shape("conv 3x3 16-16 @32", 32, 16, 16, 3, 1),
+    ];
+    for c in convs.iter().filter(|c| wanted(c.name)) {
+        measure(c.name, &conv(c), &isas);
+    }
+    for c in convs.iter().filter(|c| c.kernel == 3) {
+        let name = c.name.replace("conv", "wgrad");
+        if wanted(&name) {
+            measure(&name, &weight_gradient(c), &isas);
+        }
+    }
+    for (m, n, k) in [(1024, 1024, 1024), (256, 256, 256), (64, 64, 64), (8, 4096, 1024), (1, 1024, 1024), (512, 3072, 768)]
+    {
+        for right in [RightForm::Plain, RightForm::Packed] {
+            let name = format!("gemm {m}x{n}x{k} {right:?}");
+            if wanted(&name) {
+                measure(&name, &Contraction { right, ..Contraction::product(Element::F32, m, n, k) }, &isas);
+            }
+        }
+    }
+    for (name, d) in [
+        ("attention QK^T 96x64x64x32", batched(96, 64, 64, 32, true)),
+        ("attention PV 96x64x32x64", batched(96, 64, 32, 64, false)),
+        ("attention QK^T 16x512x512x64", batched(16, 512, 512, 64, true)),
+        ("attention PV 16x512x64x512", batched(16, 512, 64, 512, false)),
+    ] {
+        if wanted(name) {
+            measure(name, &d, &isas);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Kernels for AVX2 with FMA and for AVX-512.
+
+use super::{Kernels, Tile, Width, width};
+use std::arch::x86_64::*;
+
+/// Row pointers are kept for every third row; the two after it are at one and two strides from it, which x86
+/// addressing does for free.
+const GROUP: usize = 3;
+const GROUPS: usize = 5;
+
+macro_rules! vector_kernel {
+    ($name:ident, $t:ty, $feature:literal, $lanes:literal, $zero:ident, $splat:ident, $read:ident, $write:ident,
+     $fma:ident, $mask:ident, $masked_read:ident, $masked_write:ident) => {
+        /// # Safety
+        /// See [`Kernel`](super::Kernel).
+        #[target_feature(enable = $feature)]
+        unsafe fn $name<const R: usize, const V: usize, const COLUMNS: bool>(t: &Tile<$t>) {
+            let mut acc = [[$zero(); V]; R];
+            let full = t.columns == V * $lanes;
+            // SAFETY: the caller vouches for the extents that the tile names; masked lanes are not touched.
+            unsafe {
+                if t.load {
+                    for (r, acc) in acc.iter_mut().enumerate() {
+                        let row = t.c.offset(*t.c_rows.add(r));
+                        for (v, acc) in acc.iter_mut().enumerate() {
+                            let at = row.wrapping_add(v * $lanes);
+                            *acc = if full { $read(at) } else { $masked_read(at, $mask(t.columns, v)) };
+                        }
+                    }
+                }
+                let step = t.a_step;
+                let mut b = t.b;
+                for s in 0..t.segments {
+                    let a = t.a.offset(s as isize * t.a_segment);
+                    let mut heads: [*const $t; GROUPS] =
+                        std::array::from_fn(|g| a.wrapping_offset((g * GROUP) as isize * step));
+                    for _ in 0..t.segment {
+                        let right: [_; V] = std::array::from_fn(|v| {
+                            $read(b.offset((v / 2) as isize * t.b_panel).add(v % 2 * $lanes))
+                        });
+                        for (r, acc) in acc.iter_mut().enumerate() {
+                            let left = if COLUMNS {
+                                *heads[0].add(r)
+                            } else {
+                                *heads[r / GROUP].offset((r % GROUP) as isize * step)
+                            };
+                            let left = $splat(left);
+                            for (acc, right) in acc.iter_mut().zip(right) {
+                                *acc = $fma(left, right, *acc);
+                            }
+                        }
+                        for head in &mut heads {
+                            *head = head.wrapping_offset(if COLUMNS { step } else { 1 });
+                        }
+                        b = b.wrapping_offset(t.b_step);
+                    }
+                }
+                for (r, acc) in acc.iter().enumerate() {
+                    let row = t.c.offset(*t.c_rows.add(r));
+                    for (v, acc) in acc.iter().enumerate() {
+                        let at = row.wrapping_add(v * $lanes);
+                        if full {
+                            $write(at, *acc);
+                        } else {
+                            $masked_write(at, $mask(t.columns, v), *acc);
+                        }
+                    }
+                }
+            }
+        }
+    };
+}
+
+#[inline]
+fn lanes_left(columns: usize, v: usize, lanes: usize) -> usize {
+    columns.saturating_sub(v * lanes).min(lanes)
+}
+
+#[inline]
+fn mask16(columns: usize, v: usize) -> __mmask16 {
+    ((1u32 << lanes_left(columns, v, 16)) - 1) as __mmask16
+}
+
+#[inline]
+fn mask8(columns: usize, v: usize) -> __mmask8 {
+    ((1u32 << lanes_left(columns, v, 8)) - 1) as __mmask8
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn read_masked_512(p: *const f32, mask: __mmask16) -> __m512 {
+    // SAFETY: lanes outside the mask are not read.
+    unsafe { _mm512_maskz_loadu_ps(mask, p) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn read_masked_512d(p: *const f64, mask: __mmask8) -> __m512d {
+    // SAFETY: lanes outside the mask are not read.
+    unsafe { _mm512_maskz_loadu_pd(mask, p) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn mask_ps(columns: usize, v: usize) -> __m256i {
+    let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes_left(columns, v, 8) as i32), lane)
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn mask_pd(columns: usize, v: usize) -> __m256i {
+    let lane = _mm256_setr_epi64x(0, 1, 2, 3);
+    _mm256_cmpgt_epi64(_mm256_set1_epi64x(lanes_left(columns, v, 4) as i64), lane)
+}
+
+vector_kernel!(
+    avx512_f32, f32, "avx512f", 16, _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
+    _mm512_fmadd_ps, mask16, read_masked_512, _mm512_mask_storeu_ps
+);
+vector_kernel!(
+    avx512_f64, f64, "avx512f", 8, _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd,
+    _mm512_fmadd_pd, mask8, read_masked_512d, _mm512_mask_storeu_pd
+);
+vector_kernel!(
+    avx2_f32, f32, "avx2,fma", 8, _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
+    _mm256_fmadd_ps, mask_ps, _mm256_maskload_ps, _mm256_maskstore_ps
+);
+vector_kernel!(
+    avx2_f64, f64, "avx2,fma", 4, _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd,
+    _mm256_fmadd_pd, mask_pd, _mm256_maskload_pd, _mm256_maskstore_pd
+);
+
+pub(super) static AVX512_F32: Kernels<f32> = Kernels {
+    lanes: 16,
+    widths: &[
+        width!(avx512_f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14]),
+        width!(avx512_f32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14]),
+        width!(avx512_f32, 4, [1 2 3 4 5 6]),
+        width!(avx512_f32, 8, [1 2]),
+    ],
+};
+pub(super) static AVX512_F64: Kernels<f64> = Kernels {
+    lanes: 8,
+    widths: &[
+        width!(avx512_f64, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14]),
+        width!(avx512_f64, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14]),
+        width!(avx512_f64, 4, [1 2 3 4 5 6]),
+        width!(avx512_f64, 8, [1 2]),
+    ],
+};
+pub(super) static AVX2_F32: Kernels<f32> = Kernels {
+    lanes: 8,
+    widths: &[
+        width!(avx2_f32, 1, [1 2 3 4 5 6]),
+        width!(avx2_f32, 2, [1 2 3 4 5 6]),
+        width!(avx2_f32, 4, [1 2 3]),
+        width!(avx2_f32, 8, [1]),
+    ],
+};
+pub(super) static AVX2_F64: Kernels<f64> = Kernels {
+    lanes: 4,
+    widths: &[
+        width!(avx2_f64, 1, [1 2 3 4 5 6]),
+        width!(avx2_f64, 2, [1 2 3 4 5 6]),
+        width!(avx2_f64, 4, [1 2 3]),
+        width!(avx2_f64, 8, [1]),
+    ],
+};

@@ -1,0 +1,329 @@
+//! Plans: a validated descriptor with its blocking.
+
+use std::ops::Range;
+
+use crate::descriptor::{Contraction, Element, RightForm, Start};
+use crate::error::Error;
+use crate::isa::Isa;
+use crate::kernel::{Float, Kernels, Order};
+use crate::run;
+use crate::view::{Along, Canonical, Source, canonical};
+
+/// Called on a rectangle of C once its chains are complete: `(ctx, b, m0, m1, n0, n1)`, ends exclusive, b, m and n
+/// flattened row-major over their dims. It may rewrite that rectangle of C in place. Every element is passed once.
+pub type EpilogueFn = unsafe extern "C" fn(ctx: *const (), b: usize, m0: usize, m1: usize, n0: usize, n1: usize);
+
+/// An epilogue with its context.
+#[derive(Debug, Clone, Copy)]
+pub struct Epilogue {
+    /// The function.
+    pub function: EpilogueFn,
+    /// Its first argument.
+    pub context: *const (),
+}
+
+/// How the kernels get A.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Straight from the array, rows or columns `step` apart.
+    Direct { order: Order, step: isize },
+    /// Copied as rows.
+    Rows,
+    /// Copied as one column-major panel per tile.
+    Columns,
+}
+
+/// How the kernels get B.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// Already packed.
+    Packed,
+    /// Whole panels straight from the array, `step` between k; a narrower last panel is packed.
+    Direct { step: isize },
+    /// Packed for all of K, and kept for the following tasks on the same columns.
+    Whole,
+    /// Packed for one block of K at a time.
+    Block,
+}
+
+/// Byte offsets into (aligned) scratch.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Scratch {
+    pub(crate) a: usize,
+    pub(crate) b: usize,
+    pub(crate) spare: usize,
+    pub(crate) total: usize,
+}
+
+/// Alignment that scratch is brought to, and that pays for the buffer of packed B.
+pub const ALIGNMENT: usize = 64;
+
+/// A contraction ready to run: checked, canonical, blocked for one instruction set.
+#[derive(Debug)]
+pub struct Plan {
+    element: Element,
+    pub(crate) isa: Isa,
+    pub(crate) start: Start,
+    pub(crate) batches: usize,
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) problem: Canonical,
+    pub(crate) c_base: isize,
+    pub(crate) left: Left,
+    pub(crate) right: Right,
+    /// Columns of a panel of B.
+    pub(crate) panel: usize,
+    /// k per block.
+    pub(crate) k_block: usize,
+    /// Rows and columns of one task.
+    pub(crate) m_grain: usize,
+    pub(crate) n_grain: usize,
+    /// Most rows and columns worked on together, when neighbouring tasks are run in one call.
+    pub(crate) m_block: usize,
+    pub(crate) n_block: usize,
+    pub(crate) scratch: Scratch,
+}
+
+impl Plan {
+    /// Checks `contraction` and chooses how to run it with `isa`.
+    ///
+    /// # Errors
+    /// Says which rule the descriptor breaks, or that the processor lacks `isa`.
+    pub fn new(contraction: &Contraction, isa: Isa) -> Result<Plan, Error> {
+        if !isa.is_supported() {
+            return Err(Error::Isa(isa));
+        }
+        contraction.validate()?;
+        match contraction.element {
+            Element::F32 => Plan::with(contraction, isa, f32::kernels(isa)),
+            Element::F64 => Plan::with(contraction, isa, f64::kernels(isa)),
+        }
+    }
+
+    fn with<T: Float>(d: &Contraction, isa: Isa, kernels: &Kernels<T>) -> Result<Plan, Error> {
+        let problem = canonical(d)?;
+        let product = |extents: &[usize]| extents.iter().product::<usize>();
+        let mut plan = Plan {
+            element: d.element,
+            isa,
+            start: d.start,
+            batches: product(&d.batch),
+            m: product(&d.m),
+            n: product(&d.n),
+            k: product(&d.k),
+            problem,
+            c_base: d.c.base as isize,
+            left: Left::Rows,
+            right: Right::Packed,
+            panel: kernels.panel(),
+            k_block: 0,
+            m_grain: 1,
+            n_grain: 1,
+            m_block: 1,
+            n_block: 1,
+            scratch: Scratch::default(),
+        };
+        if plan.batches != 0 && plan.m != 0 && plan.n != 0 {
+            plan.block(kernels.rows(), d.right);
+        }
+        Ok(plan)
+    }
+
+    /// Chooses blocks, grains and how the operands are read.
+    fn block(&mut self, tile: usize, form: RightForm) {
+        let bytes = self.element.bytes();
+        let size = |elements: usize| elements.saturating_mul(bytes);
+        let few_rows = self.m <= 8 && size(self.m.saturating_mul(self.k)) <= LEFT_BYTES;
+        let longest = if few_rows { self.k } else { K_BYTES / bytes };
+        self.k_block = self.k.div_ceil(self.k.div_ceil(longest.max(1)).max(1));
+        self.left = left(&self.problem.a, self.n, self.panel, bytes);
+        self.right = match form {
+            RightForm::Packed => Right::Packed,
+            RightForm::Plain => self.plain_right(tile, bytes),
+        };
+
+        let row_limit = (LEFT_BYTES / size(self.k_block).max(1)).clamp(tile, MOST_ROWS).next_multiple_of(tile);
+        let column_limit = match self.right {
+            Right::Packed | Right::Direct { .. } => MOST_COLUMNS,
+            Right::Block => (RIGHT_BYTES / size(self.k_block).max(1)).clamp(self.panel, MOST_COLUMNS),
+            Right::Whole => (RIGHT_BYTES / size(self.k).max(1)).clamp(self.panel, MOST_COLUMNS),
+        }
+        .next_multiple_of(self.panel);
+        let work = self.m.saturating_mul(self.n).saturating_mul(self.k.max(16));
+        let wanted = (work.saturating_mul(self.batches) / TASK_WORK).clamp(1, MOST_TASKS).div_ceil(self.batches);
+        let row_tiles = self.m.div_ceil(tile);
+        let by_rows = wanted.min(row_tiles);
+        self.m_grain = (row_tiles.div_ceil(by_rows) * tile).min(row_limit).min(self.m);
+        let panels = self.n.div_ceil(self.panel);
+        let by_columns = wanted.div_ceil(self.m.div_ceil(self.m_grain)).min(panels);
+        self.n_grain = (panels.div_ceil(by_columns) * self.panel).min(column_limit);
+        self.m_block = (row_limit / self.m_grain).max(1) * self.m_grain;
+        self.n_block = (column_limit / self.n_grain).max(1) * self.n_grain;
+        self.lay_out(bytes);
+    }
+
+    fn plain_right(&self, tile: usize, bytes: usize) -> Right {
+        let lines = &self.problem.b.lines;
+        let step = lines.fixed.uniform().filter(|_| {
+            lines.is_plain() && self.problem.b.along == Along::Outer && (lines.run.step == 1 || lines.run.len == 1)
+        });
+        let whole = self.n.next_multiple_of(self.panel).saturating_mul(self.k).saturating_mul(bytes);
+        match step {
+            Some(step) if self.m <= 2 * tile => Right::Direct { step },
+            Some(step) if whole <= DIRECT_BYTES && !aliases(step, bytes) => Right::Direct { step },
+            Some(_) | None if self.panel.saturating_mul(self.k).saturating_mul(bytes) <= RIGHT_BYTES => Right::Whole,
+            Some(_) | None => Right::Block,
+        }
+    }
+
+    fn lay_out(&mut self, bytes: usize) {
+        let round = |bytes: usize| bytes.next_multiple_of(ALIGNMENT);
+        let rows = self.m_block.min(self.m);
+        let columns = self.n_block.min(self.n.next_multiple_of(self.panel));
+        let a = match self.left {
+            Left::Direct { .. } => 0,
+            Left::Rows => rows * self.left_pitch(),
+            Left::Columns => rows * self.k_block,
+        };
+        let b = match self.right {
+            Right::Packed => 0,
+            Right::Direct { .. } => self.panel * self.k_block,
+            Right::Whole => columns * self.k,
+            Right::Block => columns * self.k_block,
+        };
+        let spare_k = match self.right {
+            Right::Whole => self.k,
+            Right::Packed | Right::Direct { .. } | Right::Block => self.k_block,
+        };
+        let spare = match (self.right, self.problem.b.along) {
+            (Right::Packed, _) | (_, Along::Outer) => 0,
+            (Right::Direct { .. } | Right::Whole | Right::Block, Along::K) => self.panel * spare_k,
+        };
+        let mut s = Scratch { a: round(rows * size_of::<isize>()), ..Scratch::default() };
+        s.b = s.a + round(a * bytes);
+        s.spare = s.b + round(b * bytes);
+        s.total = s.spare + round(spare * bytes) + ALIGNMENT;
+        self.scratch = s;
+    }
+
+    /// Distance between rows of A copied as rows: whole cache lines, and never a distance at which the rows of a tile
+    /// meet in the same cache set.
+    pub(crate) fn left_pitch(&self) -> usize {
+        let line = ALIGNMENT / self.element.bytes();
+        let pitch = self.k_block.next_multiple_of(line);
+        if (pitch / line).is_multiple_of(8) { pitch + line } else { pitch }
+    }
+
+    pub(crate) fn row_tasks(&self) -> usize {
+        self.m.div_ceil(self.m_grain)
+    }
+
+    pub(crate) fn column_tasks(&self) -> usize {
+        self.n.div_ceil(self.n_grain)
+    }
+
+    /// Number of independent tasks. Consecutive tasks share operands: hand each thread a range.
+    #[must_use]
+    pub fn tasks(&self) -> usize {
+        if self.m == 0 || self.n == 0 { 0 } else { self.batches * self.row_tasks() * self.column_tasks() }
+    }
+
+    /// Bytes of scratch that each concurrent [`Plan::run`] needs.
+    #[must_use]
+    pub fn scratch_bytes(&self) -> usize {
+        self.scratch.total
+    }
+
+    /// Elements of the packed form of B. The form depends on the element type, the instruction set, and B's side of the
+    /// descriptor (batch, n and k extents, B's operand) alone, so plans that agree in those share a packed buffer.
+    #[must_use]
+    pub fn packed_len(&self) -> usize {
+        if self.n == 0 { 0 } else { self.packed_copies() * self.packed_copy_len() }
+    }
+
+    pub(crate) fn packed_copy_len(&self) -> usize {
+        self.n.next_multiple_of(self.panel) * self.k
+    }
+
+    fn packed_copies(&self) -> usize {
+        let packed = &self.problem.batch[3];
+        packed.dims.iter().filter(|d| d.stride != 0).map(|d| d.extent).product()
+    }
+
+    /// Writes the packed form of B.
+    ///
+    /// # Safety
+    /// `b` points to B's buffer as the descriptor has it, `packed` to [`Plan::packed_len`] elements that do not overlap
+    /// it; both are aligned for the element type.
+    pub unsafe fn pack(&self, b: *const u8, packed: *mut u8) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe {
+            match self.element {
+                Element::F32 => run::pack::<f32>(self, b.cast(), packed.cast()),
+                Element::F64 => run::pack::<f64>(self, b.cast(), packed.cast()),
+            }
+        }
+    }
+
+    /// Runs a range of tasks. Each task writes its own elements of C only; any division of `0..tasks()` over threads, in
+    /// any order, gives the same bits.
+    ///
+    /// # Panics
+    /// If `tasks` exceeds [`Plan::tasks`] or `scratch` is smaller than [`Plan::scratch_bytes`].
+    ///
+    /// # Safety
+    /// `a`, `b` and `c` point to the buffers that the descriptor describes (`b` to the packed form if it says so),
+    /// aligned for the element type. Nothing else writes A or B or touches the tasks' elements of C meanwhile, and C
+    /// overlaps neither operand. The epilogue touches C only inside the rectangle it is given.
+    pub unsafe fn run(
+        &self,
+        a: *const u8,
+        b: *const u8,
+        c: *mut u8,
+        epilogue: Option<Epilogue>,
+        tasks: Range<usize>,
+        scratch: &mut [u8],
+    ) {
+        assert!(tasks.end <= self.tasks(), "tasks {tasks:?} of {}", self.tasks());
+        assert!(scratch.len() >= self.scratch.total, "{} bytes of scratch, not {}", scratch.len(), self.scratch.total);
+        // SAFETY: the caller's promise, passed on; scratch is large enough.
+        unsafe {
+            match self.element {
+                Element::F32 => run::tasks::<f32>(self, a.cast(), b.cast(), c.cast(), epilogue, tasks, scratch),
+                Element::F64 => run::tasks::<f64>(self, a.cast(), b.cast(), c.cast(), epilogue, tasks, scratch),
+            }
+        }
+    }
+}
+
+/// Bytes of k per block: a panel of B (this times a panel's columns) and a tile's rows of A stay in the first cache.
+const K_BYTES: usize = 320 * 4;
+/// Bytes of A, and of freshly packed B, that are worked on together, for the second cache.
+const LEFT_BYTES: usize = 384 << 10;
+const RIGHT_BYTES: usize = 1 << 20;
+/// B up to this size is read in place.
+const DIRECT_BYTES: usize = 32 << 10;
+const MOST_ROWS: usize = 448;
+const MOST_COLUMNS: usize = 1024;
+/// Multiply-adds worth a task of their own, and a bound on the number of tasks.
+const TASK_WORK: usize = 1 << 18;
+const MOST_TASKS: usize = 96;
+
+fn left(a: &Source, n: usize, panel: usize, bytes: usize) -> Left {
+    let lines = &a.lines;
+    let plain = lines.is_plain() && (lines.run.step == 1 || lines.run.len == 1);
+    let (order, copied) = match a.along {
+        Along::K => (Order::Rows, Left::Rows),
+        Along::Outer => (Order::Columns, Left::Columns),
+    };
+    match lines.fixed.uniform().filter(|_| plain) {
+        Some(step) if n <= 2 * panel || (order == Order::Rows && !aliases(step, bytes)) => Left::Direct { order, step },
+        Some(_) | None => copied,
+    }
+}
+
+/// Whether lines `step` apart fall on so few cache sets that a tile's worth of them evict each other.
+fn aliases(step: isize, bytes: usize) -> bool {
+    (step.unsigned_abs() * bytes).is_multiple_of(2048)
+}

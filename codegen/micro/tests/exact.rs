@@ -1,0 +1,138 @@
+//! Bit equality with the definition.
+
+mod common;
+
+use common::{Draw, Real, check, data, naive, run_cut, same};
+use intwain_micro::{Contraction, Element, Isa, Plan, RightForm, Start};
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_descriptors_match_the_chain(bytes in prop::collection::vec(any::<u8>(), 0..96), cuts in prop::collection::vec(any::<usize>(), 0..3)) {
+        let d = Draw(&bytes).contraction(Element::F32);
+        check::<f32>(&d, 7, &cuts).map_err(|e| TestCaseError::fail(format!("{e}\n{d:?}")))?;
+        let d = Contraction { element: Element::F64, ..d };
+        check::<f64>(&d, 9, &cuts).map_err(|e| TestCaseError::fail(format!("{e}\n{d:?}")))?;
+    }
+}
+
+/// Sizes that cross every block boundary: several blocks of k, several coalesced rows and columns.
+#[test]
+fn blocked_products_match_the_chain() {
+    for (m, n, k) in [(1, 70, 1000), (2, 300, 700), (5, 97, 401), (63, 65, 641), (131, 33, 977), (500, 40, 30), (9, 1100, 330)]
+    {
+        for start in [Start::Zero, Start::Accumulate] {
+            let d = Contraction { start, ..Contraction::product(Element::F32, m, n, k) };
+            check::<f32>(&d, 3, &[5, 11]).unwrap();
+        }
+        check::<f64>(&Contraction::product(Element::F64, m, n, k), 3, &[4]).unwrap();
+    }
+}
+
+#[test]
+fn transposed_operands_match_the_chain() {
+    for (m, n, k) in [(64, 64, 32), (33, 70, 700), (3, 40, 400)] {
+        for (left, right) in [(true, false), (false, true), (true, true)] {
+            let mut d = Contraction::product(Element::F32, m, n, k);
+            if left {
+                (d.a.outer, d.a.k) = (vec![1], vec![m as isize]);
+            }
+            if right {
+                (d.b.outer, d.b.k) = (vec![k as isize], vec![1]);
+            }
+            check::<f32>(&d, 5, &[]).unwrap();
+        }
+    }
+}
+
+/// Rows and columns computed on their own have the bits they have in the whole.
+#[test]
+fn parts_have_the_bits_of_the_whole() {
+    let (m, n, k) = (77, 100, 450);
+    let (a, b) = (data::<f32>(m * k, 1), data::<f32>(k * n, 2));
+    let whole = product(m, n, k, &a, &b);
+    for split in [1, 13, 76] {
+        let top = product(split, n, k, &a[..split * k], &b);
+        let bottom = product(m - split, n, k, &a[split * k..], &b);
+        same(&[top, bottom].concat(), &whole).unwrap();
+    }
+    for split in [1, 31, 99] {
+        let columns = |from: usize, to: usize| -> Vec<f32> { b.chunks(n).flat_map(|r| r[from..to].to_vec()).collect() };
+        let left = product(m, split, k, &a, &columns(0, split));
+        let right = product(m, n - split, k, &a, &columns(split, n));
+        let joined: Vec<f32> = left.chunks(split).zip(right.chunks(n - split)).flat_map(|(l, r)| [l, r].concat()).collect();
+        same(&joined, &whole).unwrap();
+    }
+}
+
+fn product(m: usize, n: usize, k: usize, a: &[f32], b: &[f32]) -> Vec<f32> {
+    let plan = Plan::new(&Contraction::product(Element::F32, m, n, k), Isa::detect()).unwrap();
+    let mut c = vec![f32::NAN; m * n];
+    run_cut(&plan, RightForm::Plain, a, b, &mut c, None, &[]);
+    c
+}
+
+#[test]
+fn agrees_with_an_independent_library() {
+    let (m, n, k) = (90, 110, 300);
+    let (a, b) = (data::<f32>(m * k, 1), data::<f32>(k * n, 2));
+    let c = product(m, n, k, &a, &b);
+    let mut other = vec![0f32; m * n];
+    // SAFETY: dense matrices of these sizes.
+    unsafe {
+        let (rk, rn) = (k as isize, n as isize);
+        matrixmultiply::sgemm(m, k, n, 1.0, a.as_ptr(), rk, 1, b.as_ptr(), rn, 1, 0.0, other.as_mut_ptr(), rn, 1);
+    }
+    for (x, y) in c.iter().zip(&other) {
+        assert!((x - y).abs() <= 1e-4, "{x} {y}");
+    }
+}
+
+/// An absent element is a zero that is multiplied: a NaN or infinite weight beside it gives NaN, and −0 is not kept.
+#[test]
+fn padding_takes_part_as_zero() {
+    let mut d = Contraction::product(Element::F32, 4, 1, 3);
+    d.a = intwain_micro::Operand {
+        len: 4,
+        base: 0,
+        batch: vec![],
+        outer: vec![0],
+        k: vec![0],
+        windows: vec![intwain_micro::Window {
+            outer_dim: 0,
+            k_dim: 0,
+            stride: 1,
+            dilation: 1,
+            low_pad: 1,
+            input_dilation: 1,
+            extent: 4,
+            address_stride: 1,
+        }],
+    };
+    for weights in [[f32::NAN, 1.0, 1.0], [f32::INFINITY, 1.0, 1.0], [-1.0, 0.0, -0.0]] {
+        let a = [-0.0, 1.0, 2.0, 3.0];
+        let mut expected = [0f32; 4];
+        naive(&d, &a, &weights, &mut expected);
+        assert_eq!(expected[0].is_nan(), !weights[0].is_finite());
+        for isa in Isa::supported() {
+            let plan = Plan::new(&d, isa).unwrap();
+            let mut c = [9f32; 4];
+            run_cut(&plan, RightForm::Plain, &a, &weights, &mut c, None, &[]);
+            same(&c, &expected).unwrap();
+        }
+    }
+}
+
+#[test]
+fn empty_extents() {
+    for (m, n, k) in [(0, 3, 3), (3, 0, 3), (3, 3, 0), (0, 0, 0)] {
+        let d = Contraction::product(Element::F32, m, n, k);
+        check::<f32>(&d, 1, &[]).unwrap();
+        assert_eq!(Plan::new(&d, Isa::detect()).unwrap().tasks() == 0, m * n == 0);
+    }
+    let d = Contraction { start: Start::Accumulate, ..Contraction::product(Element::F32, 20, 40, 0) };
+    check::<f32>(&d, 1, &[]).unwrap();
+    assert_eq!(f32::ELEMENT, Element::F32);
+}
