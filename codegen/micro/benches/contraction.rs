@@ -69,13 +69,8 @@ fn conv(c: &Conv) -> Contraction {
 /// Weight gradient of [`conv`]: the input's windows with roles exchanged, contracted with the output's gradient.
 fn weight_gradient(c: &Conv) -> Contraction {
     let f = conv(c);
-    let exchange = |w: &Window| Window {
-        outer_dim: w.k_dim,
-        k_dim: w.outer_dim,
-        stride: w.dilation,
-        dilation: w.stride,
-        ..*w
-    };
+    let exchange =
+        |w: &Window| Window { outer_dim: w.k_dim, k_dim: w.outer_dim, stride: w.dilation, dilation: w.stride, ..*w };
     Contraction {
         m: f.k.clone(),
         k: f.m.clone(),
@@ -159,8 +154,20 @@ fn measure(name: &str, d: &Contraction, isas: &[Isa]) {
                 // SAFETY: dense matrices inside the buffers.
                 unsafe {
                     matrixmultiply::sgemm(
-                        m, k as usize, n as usize, 1.0, a, k, 1, b, n, 1, 0.0,
-                        c[batch * m * n as usize..].as_mut_ptr(), n, 1,
+                        m,
+                        k as usize,
+                        n as usize,
+                        1.0,
+                        a,
+                        k,
+                        1,
+                        b,
+                        n,
+                        1,
+                        0.0,
+                        c[batch * m * n as usize..].as_mut_ptr(),
+                        n,
+                        1,
                     );
                 }
             }
@@ -206,7 +213,8 @@ fn main() {
             measure(&name, &weight_gradient(c), &isas);
         }
     }
-    for (m, n, k) in [(1024, 1024, 1024), (256, 256, 256), (64, 64, 64), (8, 4096, 1024), (1, 1024, 1024), (512, 3072, 768)]
+    for (m, n, k) in
+        [(1024, 1024, 1024), (256, 256, 256), (64, 64, 64), (8, 4096, 1024), (1, 1024, 1024), (512, 3072, 768)]
     {
         for right in [RightForm::Plain, RightForm::Packed] {
             let name = format!("gemm {m}x{n}x{k} {right:?}");

@@ -245,7 +245,8 @@ impl<T: Float> Call<'_, T> {
         while column < columns {
             let in_tail = column >= whole;
             let left_over = if in_tail { columns - column } else { whole - column };
-            let widest = if rows <= self.kernels.rows() { left_over.div_ceil(lanes) } else { left_over.div_ceil(lanes).min(2) };
+            let widest =
+                if rows <= self.kernels.rows() { left_over.div_ceil(lanes) } else { left_over.div_ceil(lanes).min(2) };
             let b = match right.tail {
                 Some(tail) if in_tail => tail,
                 _ => right.base.wrapping_offset((column / plan.panel) as isize * right.panel),

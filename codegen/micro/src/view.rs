@@ -43,10 +43,6 @@ pub(crate) struct Cursor {
 }
 
 impl Side {
-    pub(crate) fn len(&self) -> usize {
-        self.dims.iter().map(|d| d.extent).product()
-    }
-
     /// The cursor at row-major position `flat`.
     pub(crate) fn seek(&self, flat: usize) -> Cursor {
         let mut cursor = Cursor { digits: [0; MAX_DIMS], offset: 0, coord: [0; MAX_WINDOWS] };
@@ -290,7 +286,8 @@ pub(crate) fn canonical(d: &Contraction) -> Result<Canonical, Error> {
     let mut batch = [&d.a.batch, &d.b.batch, &d.c.batch, &packed_batch(d)].map(|strides| plain(&d.batch, strides));
     let [ba, bb, bc, bp] = &mut batch;
     merge(&mut [ba, bb, bc, bp]);
-    for (what, dims) in [("the m axis", &a.outer), ("the n axis", &b.outer), ("the k axis", &a.k), ("batch", &batch[0])] {
+    for (what, dims) in [("the m axis", &a.outer), ("the n axis", &b.outer), ("the k axis", &a.k), ("batch", &batch[0])]
+    {
         if dims.len() > MAX_DIMS {
             return Err(Error::TooMany { what, count: dims.len(), limit: MAX_DIMS });
         }
@@ -361,7 +358,7 @@ fn axes(o: &Operand, outer: &[usize], k: &[usize]) -> Result<Axes, Error> {
 /// Divides out an input dilation that every index is a multiple of.
 fn lower(w: &Window) -> Window {
     let q = w.input_dilation;
-    if w.stride % q == 0 && w.dilation % q == 0 && w.low_pad % q as isize == 0 {
+    if w.stride.is_multiple_of(q) && w.dilation.is_multiple_of(q) && w.low_pad % q as isize == 0 {
         let low_pad = w.low_pad / q as isize;
         return Window { stride: w.stride / q, dilation: w.dilation / q, low_pad, input_dilation: 1, ..*w };
     }

@@ -1,5 +1,7 @@
 //! The epilogue sees every element once, complete.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{data, naive, run_cut};

@@ -1,5 +1,7 @@
 //! Bit equality with the definition.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{Draw, Real, check, data, naive, run_cut, same};
@@ -21,7 +23,8 @@ proptest! {
 /// Sizes that cross every block boundary: several blocks of k, several coalesced rows and columns.
 #[test]
 fn blocked_products_match_the_chain() {
-    for (m, n, k) in [(1, 70, 1000), (2, 300, 700), (5, 97, 401), (63, 65, 641), (131, 33, 977), (500, 40, 30), (9, 1100, 330)]
+    for (m, n, k) in
+        [(1, 70, 1000), (2, 300, 700), (5, 97, 401), (63, 65, 641), (131, 33, 977), (500, 40, 30), (9, 1100, 330)]
     {
         for start in [Start::Zero, Start::Accumulate] {
             let d = Contraction { start, ..Contraction::product(Element::F32, m, n, k) };
@@ -62,7 +65,8 @@ fn parts_have_the_bits_of_the_whole() {
         let columns = |from: usize, to: usize| -> Vec<f32> { b.chunks(n).flat_map(|r| r[from..to].to_vec()).collect() };
         let left = product(m, split, k, &a, &columns(0, split));
         let right = product(m, n - split, k, &a, &columns(split, n));
-        let joined: Vec<f32> = left.chunks(split).zip(right.chunks(n - split)).flat_map(|(l, r)| [l, r].concat()).collect();
+        let joined: Vec<f32> =
+            left.chunks(split).zip(right.chunks(n - split)).flat_map(|(l, r)| [l, r].concat()).collect();
         same(&joined, &whole).unwrap();
     }
 }

@@ -1,5 +1,7 @@
 //! Descriptors that must not run.
 
+#![allow(clippy::unwrap_used)]
+
 use intwain_micro::{Contraction, Element, Error, Isa, Plan, Window};
 
 fn refused(change: impl FnOnce(&mut Contraction)) -> Error {
@@ -9,7 +11,16 @@ fn refused(change: impl FnOnce(&mut Contraction)) -> Error {
 }
 
 fn window() -> Window {
-    Window { outer_dim: 0, k_dim: 0, stride: 1, dilation: 1, low_pad: 0, input_dilation: 1, extent: 9, address_stride: 1 }
+    Window {
+        outer_dim: 0,
+        k_dim: 0,
+        stride: 1,
+        dilation: 1,
+        low_pad: 0,
+        input_dilation: 1,
+        extent: 9,
+        address_stride: 1,
+    }
 }
 
 #[test]
@@ -34,7 +45,10 @@ fn bad_windows() {
         refused(|d| d.a.windows.push(Window { outer_dim: 1, ..window() })),
         Error::WindowDim { axis: "m", dim: 1, .. }
     ));
-    assert!(matches!(refused(|d| d.b.windows.push(Window { k_dim: 3, ..window() })), Error::WindowDim { axis: "k", .. }));
+    assert!(matches!(
+        refused(|d| d.b.windows.push(Window { k_dim: 3, ..window() })),
+        Error::WindowDim { axis: "k", .. }
+    ));
     assert!(matches!(
         refused(|d| d.a.windows.push(Window { input_dilation: 0, ..window() })),
         Error::WindowZero { field: "input_dilation", .. }
@@ -45,10 +59,7 @@ fn bad_windows() {
 fn results_that_overlap_or_are_not_contiguous() {
     assert!(matches!(refused(|d| d.c.m[0] = 4), Error::Overlap { stride: 4, reach: 5 }));
     assert!(matches!(refused(|d| d.c.m[0] = 0), Error::Overlap { stride: 0, .. }));
-    assert!(matches!(
-        refused(|d| (d.c.m[0], d.c.n[0]) = (1, 4)),
-        Error::ColumnStride { found: 4, expected: 1, .. }
-    ));
+    assert!(matches!(refused(|d| (d.c.m[0], d.c.n[0]) = (1, 4)), Error::ColumnStride { found: 4, expected: 1, .. }));
 }
 
 #[test]

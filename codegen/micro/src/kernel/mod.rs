@@ -8,7 +8,6 @@ mod x86;
 
 mod portable;
 
-use crate::descriptor::Element;
 use crate::isa::Isa;
 
 /// Arguments of one micro-kernel call. Strides are in elements.
@@ -97,15 +96,11 @@ impl<T> Kernels<T> {
 
 /// f32 or f64.
 pub(crate) trait Float: Copy + Default + Send + Sync + 'static {
-    const ELEMENT: Element;
-
     /// The kernels of an instruction set that the processor supports.
     fn kernels(isa: Isa) -> &'static Kernels<Self>;
 }
 
 impl Float for f32 {
-    const ELEMENT: Element = Element::F32;
-
     fn kernels(isa: Isa) -> &'static Kernels<f32> {
         match isa {
             Isa::Portable => &portable::F32,
@@ -120,8 +115,6 @@ impl Float for f32 {
 }
 
 impl Float for f64 {
-    const ELEMENT: Element = Element::F64;
-
     fn kernels(isa: Isa) -> &'static Kernels<f64> {
         match isa {
             Isa::Portable => &portable::F64,

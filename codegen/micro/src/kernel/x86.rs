@@ -35,9 +35,8 @@ macro_rules! vector_kernel {
                     let mut heads: [*const $t; GROUPS] =
                         std::array::from_fn(|g| a.wrapping_offset((g * GROUP) as isize * step));
                     for _ in 0..t.segment {
-                        let right: [_; V] = std::array::from_fn(|v| {
-                            $read(b.offset((v / 2) as isize * t.b_panel).add(v % 2 * $lanes))
-                        });
+                        let right: [_; V] =
+                            std::array::from_fn(|v| $read(b.offset((v / 2) as isize * t.b_panel).add(v % 2 * $lanes)));
                         for (r, acc) in acc.iter_mut().enumerate() {
                             let left = if COLUMNS {
                                 *heads[0].add(r)
@@ -115,20 +114,60 @@ fn mask_pd(columns: usize, v: usize) -> __m256i {
 }
 
 vector_kernel!(
-    avx512_f32, f32, "avx512f", 16, _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
-    _mm512_fmadd_ps, mask16, read_masked_512, _mm512_mask_storeu_ps
+    avx512_f32,
+    f32,
+    "avx512f",
+    16,
+    _mm512_setzero_ps,
+    _mm512_set1_ps,
+    _mm512_loadu_ps,
+    _mm512_storeu_ps,
+    _mm512_fmadd_ps,
+    mask16,
+    read_masked_512,
+    _mm512_mask_storeu_ps
 );
 vector_kernel!(
-    avx512_f64, f64, "avx512f", 8, _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd,
-    _mm512_fmadd_pd, mask8, read_masked_512d, _mm512_mask_storeu_pd
+    avx512_f64,
+    f64,
+    "avx512f",
+    8,
+    _mm512_setzero_pd,
+    _mm512_set1_pd,
+    _mm512_loadu_pd,
+    _mm512_storeu_pd,
+    _mm512_fmadd_pd,
+    mask8,
+    read_masked_512d,
+    _mm512_mask_storeu_pd
 );
 vector_kernel!(
-    avx2_f32, f32, "avx2,fma", 8, _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
-    _mm256_fmadd_ps, mask_ps, _mm256_maskload_ps, _mm256_maskstore_ps
+    avx2_f32,
+    f32,
+    "avx2,fma",
+    8,
+    _mm256_setzero_ps,
+    _mm256_set1_ps,
+    _mm256_loadu_ps,
+    _mm256_storeu_ps,
+    _mm256_fmadd_ps,
+    mask_ps,
+    _mm256_maskload_ps,
+    _mm256_maskstore_ps
 );
 vector_kernel!(
-    avx2_f64, f64, "avx2,fma", 4, _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd,
-    _mm256_fmadd_pd, mask_pd, _mm256_maskload_pd, _mm256_maskstore_pd
+    avx2_f64,
+    f64,
+    "avx2,fma",
+    4,
+    _mm256_setzero_pd,
+    _mm256_set1_pd,
+    _mm256_loadu_pd,
+    _mm256_storeu_pd,
+    _mm256_fmadd_pd,
+    mask_pd,
+    _mm256_maskload_pd,
+    _mm256_maskstore_pd
 );
 
 pub(super) static AVX512_F32: Kernels<f32> = Kernels {

@@ -1,5 +1,5 @@
 //! The oracle: the definition, element by element, and random descriptors.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 use intwain_micro::{Contraction, Element, Epilogue, Isa, Operand, Output, Plan, RightForm, Start, Window};
 
@@ -97,7 +97,15 @@ pub fn data<T: Real>(len: usize, seed: u64) -> Vec<T> {
 }
 
 /// Runs a plan with its tasks in the given pieces (by cut points), each with fresh scratch, last piece first.
-pub fn run_cut<T: Real>(plan: &Plan, right: RightForm, a: &[T], b: &[T], c: &mut [T], epilogue: Option<Epilogue>, cuts: &[usize]) {
+pub fn run_cut<T: Real>(
+    plan: &Plan,
+    right: RightForm,
+    a: &[T],
+    b: &[T],
+    c: &mut [T],
+    epilogue: Option<Epilogue>,
+    cuts: &[usize],
+) {
     let mut packed = vec![T::default(); plan.packed_len()];
     let b = match right {
         RightForm::Plain => b.as_ptr(),
