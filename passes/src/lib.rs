@@ -1,4 +1,6 @@
 //! The passes of Intwain.
 
+pub mod check;
 pub mod hardware;
+pub mod memory;
 pub mod solve;

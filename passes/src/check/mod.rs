@@ -1,0 +1,4 @@
+//! Checkers: each judges the result of a pass from its definition and shares no code with the pass.
+
+pub mod deadlock;
+pub mod memory;
