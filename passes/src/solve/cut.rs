@@ -219,9 +219,9 @@ impl CutProblem {
             .sum();
         let mut weights = [0.0; 2];
         for weight in &self.weights {
-            for segment in 0..2 {
+            for (segment, bytes) in weights.iter_mut().enumerate() {
                 if weight.users.iter().any(|&u| first[u] == (segment == 0)) {
-                    weights[segment] += weight.bytes;
+                    *bytes += weight.bytes;
                 }
             }
         }
