@@ -8,6 +8,19 @@ use std::arch::x86_64::*;
 const GROUP: usize = 3;
 const GROUPS: usize = 5;
 
+/// A loop over rows that is unrolled in any case: accumulators indexed at run time would live in memory.
+macro_rules! rows {
+    ($rows:ident, $r:ident, $body:block) => {
+        rows!($rows, $r, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
+    };
+    ($rows:ident, $r:ident, $body:block, $($row:literal)+) => {
+        $(if $row < $rows {
+            let $r: usize = $row;
+            $body
+        })+
+    };
+}
+
 macro_rules! vector_kernel {
     ($name:ident, $t:ty, $feature:literal, $lanes:literal, $zero:ident, $splat:ident, $read:ident, $write:ident,
      $fma:ident, $mask:ident, $masked_read:ident, $masked_write:ident) => {
@@ -37,17 +50,17 @@ macro_rules! vector_kernel {
                     for _ in 0..t.segment {
                         let right: [_; V] =
                             std::array::from_fn(|v| $read(b.offset((v / 2) as isize * t.b_panel).add(v % 2 * $lanes)));
-                        for (r, acc) in acc.iter_mut().enumerate() {
+                        rows!(R, r, {
                             let left = if COLUMNS {
                                 *heads[0].add(r)
                             } else {
                                 *heads[r / GROUP].offset((r % GROUP) as isize * step)
                             };
                             let left = $splat(left);
-                            for (acc, right) in acc.iter_mut().zip(right) {
+                            for (acc, right) in acc[r].iter_mut().zip(right) {
                                 *acc = $fma(left, right, *acc);
                             }
-                        }
+                        });
                         for head in &mut heads {
                             *head = head.wrapping_offset(if COLUMNS { step } else { 1 });
                         }
