@@ -41,7 +41,9 @@ pub enum ArrayErrorKind {
         present: u64,
     },
     /// An element type no tensor of ours can hold.
-    #[error("has the element type `{dtype}`, which is no numeric type intwain reads; expected bool, int8…int64, uint8…uint64, float16, bfloat16, float32 or float64")]
+    #[error(
+        "has the element type `{dtype}`, which is no numeric type intwain reads; expected bool, int8…int64, uint8…uint64, float16, bfloat16, float32 or float64"
+    )]
     Element {
         /// The file's spelling of the type.
         dtype: String,

@@ -74,7 +74,8 @@ impl Array {
     /// # Panics
     /// Where the number of values is not the shape's.
     pub fn from_f32(shape: impl Into<Vec<usize>>, values: &[f32]) -> Array {
-        Array::from_bytes(DType::F32, shape, bytemuck::cast_slice(values)).expect("as many values as the shape has elements")
+        Array::from_bytes(DType::F32, shape, bytemuck::cast_slice(values))
+            .expect("as many values as the shape has elements")
     }
 
     /// An `f64` array.
@@ -82,7 +83,8 @@ impl Array {
     /// # Panics
     /// Where the number of values is not the shape's.
     pub fn from_f64(shape: impl Into<Vec<usize>>, values: &[f64]) -> Array {
-        Array::from_bytes(DType::F64, shape, bytemuck::cast_slice(values)).expect("as many values as the shape has elements")
+        Array::from_bytes(DType::F64, shape, bytemuck::cast_slice(values))
+            .expect("as many values as the shape has elements")
     }
 
     /// The element type.

@@ -116,7 +116,8 @@ impl Header {
             Element::Plain(DType::Bool) => (DType::Bool, bytes.iter().map(|&b| u8::from(b != 0)).collect()),
             Element::Plain(dtype) => (*dtype, bytes),
             Element::U16 => {
-                let wide = bytes.chunks_exact(2).flat_map(|b| i32::from(u16::from_le_bytes([b[0], b[1]])).to_le_bytes());
+                let wide =
+                    bytes.chunks_exact(2).flat_map(|b| i32::from(u16::from_le_bytes([b[0], b[1]])).to_le_bytes());
                 (DType::I32, wide.collect())
             }
             Element::U64 => {

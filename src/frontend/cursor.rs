@@ -47,7 +47,11 @@ impl<'j> At<'j> {
     /// The value is none of those accepted.
     pub fn accepted(&self, accepted: &[&str]) -> ImportError {
         let near = self.json.as_str().and_then(|s| nearest(s, accepted.iter().copied())).map(str::to_string);
-        self.error(ImportErrorKind::Value { found: self.json.to_string(), accepted: accepted.join(", "), nearest: near })
+        self.error(ImportErrorKind::Value {
+            found: self.json.to_string(),
+            accepted: accepted.join(", "),
+            nearest: near,
+        })
     }
 
     /// The value stands for something that is not there yet.
@@ -77,7 +81,10 @@ impl<'j> At<'j> {
 
     /// An integer that is not negative.
     pub fn usize(&self) -> Result<usize, ImportError> {
-        self.json.as_int().and_then(|i| usize::try_from(i).ok()).ok_or_else(|| self.expected("an integer of at least 0"))
+        self.json
+            .as_int()
+            .and_then(|i| usize::try_from(i).ok())
+            .ok_or_else(|| self.expected("an integer of at least 0"))
     }
 
     /// An integer of at least 1.

@@ -126,7 +126,9 @@ fn open_weights_bytes(path: &Path, bytes: FileBytes) -> Result<WeightSource, Imp
 }
 
 fn from_text(path: &Path, bytes: &[u8]) -> Result<ModelFile, ImportErrorKind> {
-    let json = Json::parse(&text(bytes)?)?;
+    let text = text(bytes)?;
+    let json = Json::parse(&text).map_err(|error| no_json(&text, error))?;
+    let json = whole(json);
     if json.get("modelTopology").is_some() || json.get("model_config").is_some() {
         return Err(ImportErrorKind::Format {
             what: "a TensorFlow.js layers model".to_string(),
@@ -146,6 +148,37 @@ fn from_text(path: &Path, bytes: &[u8]) -> Result<ModelFile, ImportErrorKind> {
     })
 }
 
+/// What text that is no JSON looks like.
+fn no_json(text: &str, error: ImportErrorKind) -> ImportErrorKind {
+    let start = text.trim_start();
+    let what = if start.starts_with("<<<<<<<") {
+        "it begins with a merge conflict"
+    } else if start.starts_with('<') {
+        "it is an HTML or XML page"
+    } else {
+        return error;
+    };
+    ImportErrorKind::NotAModel { what: what.to_string() }
+}
+
+/// `get_config()` of a model, and the list of layers that Keras before 2.2.3 had for Sequential, made whole.
+fn whole(json: Json) -> Json {
+    let has = |key| json.get(key).is_some();
+    let class = if has("class_name") || !(has("layers") || json.as_array().is_some_and(|l| l.iter().all(is_layer))) {
+        return json;
+    } else if has("input_layers") && has("output_layers") {
+        "Functional"
+    } else {
+        "Sequential"
+    };
+    let class = ("class_name".to_string(), Json::String(class.to_string()));
+    Json::Object([class, ("config".to_string(), json)].into_iter().collect())
+}
+
+fn is_layer(json: &Json) -> bool {
+    json.get("class_name").is_some() && json.get("config").is_some()
+}
+
 fn text(bytes: &[u8]) -> Result<String, ImportErrorKind> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.to_string()),
@@ -154,7 +187,8 @@ fn text(bytes: &[u8]) -> Result<String, ImportErrorKind> {
             let big = bytes[0] == 0xfe;
             let unit = |b: &[u8]| if big { u16::from_be_bytes([b[0], b[1]]) } else { u16::from_le_bytes([b[0], b[1]]) };
             let units: Vec<u16> = bytes[2..].chunks_exact(2).map(unit).collect();
-            String::from_utf16(&units).map_err(|_| ImportErrorKind::NotAModel { what: "its text is not valid UTF-16".to_string() })
+            String::from_utf16(&units)
+                .map_err(|_| ImportErrorKind::NotAModel { what: "its text is not valid UTF-16".to_string() })
         }
         Err(e) => Err(ImportErrorKind::NotAModel {
             what: format!("it is neither an archive, an HDF5 file nor UTF-8 text (byte {} is not)", e.valid_up_to()),
@@ -163,7 +197,8 @@ fn text(bytes: &[u8]) -> Result<String, ImportErrorKind> {
 }
 
 fn archive(bytes: &FileBytes) -> Result<ZipArchive<Cursor<FileBytes>>, ImportErrorKind> {
-    ZipArchive::new(Cursor::new(bytes.clone())).map_err(|e| ImportErrorKind::Damaged { format: "zip", why: e.to_string() })
+    ZipArchive::new(Cursor::new(bytes.clone()))
+        .map_err(|e| ImportErrorKind::Damaged { format: "zip", why: e.to_string() })
 }
 
 fn member(archive: &mut ZipArchive<Cursor<FileBytes>>, name: &str) -> Result<Option<Vec<u8>>, ImportErrorKind> {
@@ -275,10 +310,11 @@ fn from_hdf5(path: &Path, bytes: FileBytes) -> Result<ModelFile, ImportErrorKind
 fn generation(json: &Json, version: Option<&str>) -> Result<Generation, ImportErrorKind> {
     let not = |what: &str| ImportErrorKind::NotAModel { what: what.to_string() };
     if !matches!(json, Json::Object(_)) {
-        return Err(not("the document is no object"));
+        return Err(not("the document is neither an object nor a list of layers"));
     }
     let Some(class) = json.get("class_name").and_then(Json::as_str) else {
-        return Err(not("it has no `class_name`"));
+        let deeplearning4j = json.get("confs").is_some();
+        return Err(not(if deeplearning4j { "it is a deeplearning4j network" } else { "it has no `class_name`" }));
     };
     let config = json.get("config").ok_or_else(|| not("it has no `config`"))?;
     match version {
@@ -296,7 +332,8 @@ fn generation(json: &Json, version: Option<&str>) -> Result<Generation, ImportEr
     if class == "Graph" || layers(config).iter().any(|layer| speaks_keras_1(layer)) {
         return Err(keras_1("1"));
     }
-    let modern = json.get("module").is_some() || json.get("registered_name").is_some() || json.get("build_config").is_some();
+    let modern =
+        json.get("module").is_some() || json.get("registered_name").is_some() || json.get("build_config").is_some();
     Ok(if modern { Generation::Three } else { Generation::Two })
 }
 
@@ -313,8 +350,18 @@ fn layers(config: &Json) -> &[Json] {
 
 fn speaks_keras_1(layer: &Json) -> bool {
     const KEYS: [&str; 12] = [
-        "nb_filter", "nb_row", "nb_col", "border_mode", "subsample", "dim_ordering", "W_regularizer", "b_regularizer",
-        "W_constraint", "subsample_length", "filter_length", "inner_activation",
+        "nb_filter",
+        "nb_row",
+        "nb_col",
+        "border_mode",
+        "subsample",
+        "dim_ordering",
+        "W_regularizer",
+        "b_regularizer",
+        "W_constraint",
+        "subsample_length",
+        "filter_length",
+        "inner_activation",
     ];
     let config = layer.get("config");
     let old_dense = layer.get("class_name").and_then(Json::as_str) == Some("Dense")

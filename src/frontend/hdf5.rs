@@ -6,7 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use hdf5_reader::error::ByteOrder;
-use hdf5_reader::{Dataset, Datatype, Group, H5Type, Hdf5File, OpenOptions, SliceInfo, SliceInfoElem};
+use hdf5_reader::group::Group;
+use hdf5_reader::{Dataset, Datatype, H5Type, Hdf5File, OpenOptions, SliceInfo, SliceInfoElem};
 use indexmap::IndexSet;
 
 use crate::arrays::{Array, ArrayError, ArrayErrorKind, DType, FileBytes};
@@ -201,7 +202,9 @@ fn element(datatype: &Datatype) -> Option<(DType, ByteOrder)> {
         Datatype::FloatingPoint { size: 4, byte_order } => (DType::F32, *byte_order),
         Datatype::FloatingPoint { size: 8, byte_order } => (DType::F64, *byte_order),
         // h5py's bool, and ml_dtypes' bfloat16, which HDF5 has no type for.
-        Datatype::Enum { base, members } if members.len() == 2 && matches!(**base, Datatype::FixedPoint { size: 1, .. }) => {
+        Datatype::Enum { base, members }
+            if members.len() == 2 && matches!(**base, Datatype::FixedPoint { size: 1, .. }) =>
+        {
             (DType::Bool, ByteOrder::LittleEndian)
         }
         Datatype::Opaque { size: 2, .. } => (DType::BF16, ByteOrder::LittleEndian),

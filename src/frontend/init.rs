@@ -157,7 +157,8 @@ impl Initializer {
                 b: config.f64_or("maxval", 0.05)?,
             },
             "VarianceScaling" | "variance_scaling" => {
-                let mode = [Mode::FanIn, Mode::FanOut, Mode::FanAvg][config.choice("mode", &["fan_in", "fan_out", "fan_avg"])?];
+                let mode = [Mode::FanIn, Mode::FanOut, Mode::FanAvg]
+                    [config.choice("mode", &["fan_in", "fan_out", "fan_avg"])?];
                 let names = ["truncated_normal", "normal", "untruncated_normal", "uniform"];
                 let distribution = match config.choice("distribution", &names)? {
                     0 | 1 => Distribution::TruncatedNormal,
@@ -172,8 +173,12 @@ impl Initializer {
             "HeNormal" | "he_normal" => fans(2.0, Mode::FanIn, Distribution::TruncatedNormal)?,
             "LecunUniform" | "lecun_uniform" => fans(1.0, Mode::FanIn, Distribution::Uniform)?,
             "LecunNormal" | "lecun_normal" => fans(1.0, Mode::FanIn, Distribution::TruncatedNormal)?,
-            "Orthogonal" | "orthogonal" | "OrthogonalInitializer" => Initializer::Orthogonal { gain: config.f64_or("gain", 1.0)? },
-            "Identity" | "identity" | "IdentityInitializer" => Initializer::Identity { gain: config.f64_or("gain", 1.0)? },
+            "Orthogonal" | "orthogonal" | "OrthogonalInitializer" => {
+                Initializer::Orthogonal { gain: config.f64_or("gain", 1.0)? }
+            }
+            "Identity" | "identity" | "IdentityInitializer" => {
+                Initializer::Identity { gain: config.f64_or("gain", 1.0)? }
+            }
             _ => return Err(name.accepted(&NAMES)),
         })
     }
@@ -188,7 +193,10 @@ impl Initializer {
         path: &str,
     ) -> Result<Array, ArrayError> {
         let too_large = || {
-            let io = std::io::Error::new(std::io::ErrorKind::OutOfMemory, format!("{shape:?} elements do not fit in memory"));
+            let io = std::io::Error::new(
+                std::io::ErrorKind::OutOfMemory,
+                format!("{shape:?} elements do not fit in memory"),
+            );
             ArrayErrorKind::Io(io).in_member(std::path::Path::new("initial weights"), path)
         };
         let row: usize = shape.iter().skip(1).product();
@@ -238,7 +246,9 @@ impl Initializer {
                     Distribution::Uniform => draw(*distribution, -(3.0 * variance).sqrt(), (3.0 * variance).sqrt()),
                     Distribution::Normal => draw(*distribution, 0.0, variance.sqrt()),
                     // The deviation of a normal distribution cut at two deviations.
-                    Distribution::TruncatedNormal => draw(*distribution, 0.0, variance.sqrt() / 0.879_625_661_034_239_78),
+                    Distribution::TruncatedNormal => {
+                        draw(*distribution, 0.0, variance.sqrt() / 0.879_625_661_034_239_78)
+                    }
                 }
             }
             Initializer::Orthogonal { gain } => {
@@ -289,8 +299,21 @@ fn scaling(scale: f64, mode: Mode, distribution: Distribution) -> Initializer {
 }
 
 const NAMES: [&str; 15] = [
-    "Zeros", "Ones", "Constant", "RandomNormal", "TruncatedNormal", "RandomUniform", "VarianceScaling", "GlorotUniform",
-    "GlorotNormal", "HeUniform", "HeNormal", "LecunUniform", "LecunNormal", "Orthogonal", "Identity",
+    "Zeros",
+    "Ones",
+    "Constant",
+    "RandomNormal",
+    "TruncatedNormal",
+    "RandomUniform",
+    "VarianceScaling",
+    "GlorotUniform",
+    "GlorotNormal",
+    "HeUniform",
+    "HeNormal",
+    "LecunUniform",
+    "LecunNormal",
+    "Orthogonal",
+    "Identity",
 ];
 
 /// Stands for the configuration of an initializer given by name only.
@@ -340,8 +363,13 @@ mod tests {
     use super::super::json::Json;
     use super::*;
 
+    /// A document, or a name.
+    fn document(text: &str) -> Json {
+        if text.starts_with('{') { Json::parse(text).unwrap() } else { Json::String(text.to_string()) }
+    }
+
     fn fill(json: &str, shape: &[usize]) -> Vec<f64> {
-        let json = Json::parse(json).unwrap();
+        let json = document(json);
         let initializer = Initializer::read(&At::root(&json)).unwrap();
         initializer.fill_rows(shape, 0..shape[0], DType::F64, 7, "dense/kernel").unwrap().to_f64()
     }
@@ -354,7 +382,7 @@ mod tests {
     #[test]
     fn distributions_have_the_deviation_keras_states() {
         // Glorot: limit √(6/(fan_in+fan_out)), deviation limit/√3.
-        let values = fill("\"glorot_uniform\"", &[300, 200]);
+        let values = fill("glorot_uniform", &[300, 200]);
         let limit = (6.0f64 / 500.0).sqrt();
         assert!(values.iter().all(|v| v.abs() <= limit));
         let (mean, deviation) = moments(&values);
@@ -389,8 +417,8 @@ mod tests {
 
     #[test]
     fn a_part_is_a_part_of_the_whole() {
-        for name in ["\"he_uniform\"", "\"orthogonal\"", "\"truncated_normal\""] {
-            let json = Json::parse(name).unwrap();
+        for name in ["he_uniform", "orthogonal", "truncated_normal"] {
+            let json = document(name);
             let initializer = Initializer::read(&At::root(&json)).unwrap();
             let whole = initializer.fill_rows(&[7, 5], 0..7, DType::F32, 1, "w").unwrap();
             let part = initializer.fill_rows(&[7, 5], 2..5, DType::F32, 1, "w").unwrap();
@@ -405,7 +433,7 @@ mod tests {
         let bias = Initializer::Stretches(vec![(2, 0.0), (2, 1.0)]);
         let got = bias.fill_rows(&[8], 0..8, DType::F32, 0, "b").unwrap();
         assert_eq!(got.to_f64(), [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
-        let json = Json::parse("\"HeNormall\"").unwrap();
+        let json = document("HeNormall");
         let error = Initializer::read(&At::root(&json)).unwrap_err();
         assert_eq!(error.help().as_deref(), Some("did you mean `HeNormal`?"));
     }

@@ -11,7 +11,7 @@ use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use super::error::ImportErrorKind;
 
 /// Nesting no real model comes near: a model in a model takes four levels.
-pub const MAX_DEPTH: usize = 200;
+pub(super) const MAX_DEPTH: usize = 200;
 /// How often a document may be the string of another document.
 const MAX_ENCODINGS: usize = 4;
 

@@ -199,8 +199,17 @@ pub(super) struct Reader {
 
 /// Keys that stand beside `class_name` and `config` and are read elsewhere or say nothing about the computation.
 const AROUND: [&str; 11] = [
-    "class_name", "config", "keras_version", "backend", "module", "registered_name", "build_config", "compile_config", "name",
-    "inbound_nodes", "shared_object_id",
+    "class_name",
+    "config",
+    "keras_version",
+    "backend",
+    "module",
+    "registered_name",
+    "build_config",
+    "compile_config",
+    "name",
+    "inbound_nodes",
+    "shared_object_id",
 ];
 
 impl Reader {
@@ -292,14 +301,17 @@ impl Reader {
                 Generation::Two => format!("{first}_input"),
                 Generation::Three => "input_layer".to_string(),
             };
-            layers.insert(0, Layer {
-                path: join(path, &input),
-                name: input,
-                class: "InputLayer".to_string(),
-                module: None,
-                body: LayerBody::Input(spec),
-                at: config.path.clone(),
-            });
+            layers.insert(
+                0,
+                Layer {
+                    path: join(path, &input),
+                    name: input,
+                    class: "InputLayer".to_string(),
+                    module: None,
+                    body: LayerBody::Input(spec),
+                    at: config.path.clone(),
+                },
+            );
         }
         let tensor = |layer| Source { layer, call: 0, tensor: 0 };
         let call = |layer: usize| Call {
@@ -328,7 +340,9 @@ impl Reader {
     /// What a Sequential model without an input layer tells about its input.
     fn implied_input(&self, layers: &[Layer], built: Option<At<'_>>) -> Result<InputSpec, ImportError> {
         match layers.first().map(|l| (l, &l.body)) {
-            Some((_, LayerBody::Model(inner))) if inner.input_specs().len() == 1 && inner.input_specs()[0].1.shape.is_some() => {
+            Some((_, LayerBody::Model(inner)))
+                if inner.input_specs().len() == 1 && inner.input_specs()[0].1.shape.is_some() =>
+            {
                 return Ok(inner.input_specs()[0].1.clone());
             }
             Some((layer, LayerBody::Leaf(config))) => {
@@ -439,7 +453,9 @@ fn spec(fields: &super::cursor::Fields<'_>) -> Result<InputSpec, ImportError> {
                 Some(vec![None, Some(length.usize()?), Some(dim.usize()?)])
             }
             // An Embedding's input_dim is its vocabulary.
-            (_, length) if fields.get("output_dim").is_some() => Some(vec![None, length.map(|l| l.usize()).transpose()?]),
+            (_, length) if fields.get("output_dim").is_some() => {
+                Some(vec![None, length.map(|l| l.usize()).transpose()?])
+            }
             (Some(dim), None) => Some(vec![None, Some(dim.usize()?)]),
             (Some(_) | None, Some(_) | None) => None,
         },
@@ -463,7 +479,10 @@ fn shape(at: &At<'_>) -> Result<Vec<Option<usize>>, ImportError> {
     let elements = dims.iter().flatten().try_fold(1usize, |n, &d| n.checked_mul(d));
     match elements {
         Some(n) if n <= MAX_ELEMENTS => Ok(dims),
-        _ => Err(at.error(ImportErrorKind::Shape(format!("the shape {} has more than {MAX_ELEMENTS} elements", at.json)))),
+        _ => {
+            Err(at
+                .error(ImportErrorKind::Shape(format!("the shape {} has more than {MAX_ELEMENTS} elements", at.json))))
+        }
     }
 }
 

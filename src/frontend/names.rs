@@ -1,14 +1,15 @@
 //! Names: what Keras makes of class names, and which known name is meant by an unknown one.
 
 /// Keras's `to_snake_case`: `Conv2DTranspose` → `conv2d_transpose`, `ELU` → `elu`.
-pub fn snake_case(class: &str) -> String {
+pub(super) fn snake_case(class: &str) -> String {
     // Keras first drops non-word characters, then applies two substitutions: `(.)([A-Z][a-z]+)` → `\1_\2` and
     // `([a-z])([A-Z])` → `\1_\2`.
     let chars: Vec<char> = class.chars().filter(|c| c.is_alphanumeric() || *c == '_').collect();
     let mut first = Vec::with_capacity(chars.len() + 8);
     let mut i = 0;
     while i < chars.len() {
-        let starts_word = i > 0 && chars[i].is_ascii_uppercase() && chars.get(i + 1).is_some_and(char::is_ascii_lowercase);
+        let starts_word =
+            i > 0 && chars[i].is_ascii_uppercase() && chars.get(i + 1).is_some_and(char::is_ascii_lowercase);
         if starts_word {
             first.push('_');
         }
@@ -26,7 +27,7 @@ pub fn snake_case(class: &str) -> String {
 }
 
 /// The candidate with the fewest edits from `name`, where that is no more than a third of its length.
-pub fn nearest<'c>(name: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+pub(super) fn nearest<'c>(name: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let limit = name.chars().count().div_ceil(3);
     let scored = candidates.into_iter().map(|c| (edits(&name.to_lowercase(), &c.to_lowercase()), c));
     scored.filter(|(n, _)| *n <= limit).min().map(|(_, c)| c)

@@ -13,7 +13,8 @@ impl Philox {
     /// The generator for what `path` names.
     pub(crate) fn new(seed: u64, path: &str) -> Philox {
         // FNV-1a, then a finaliser that spreads every bit of seed and hash over the key.
-        let hash = path.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+        let hash =
+            path.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
         let mut z = hash ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -75,6 +76,9 @@ mod tests {
         let ones = Philox { key: [u32::MAX; 2] };
         assert_eq!(ones.words([u32::MAX; 4]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
         let pi = Philox { key: [0xa409_3822, 0x299f_31d0] };
-        assert_eq!(pi.words([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344]), [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]);
+        assert_eq!(
+            pi.words([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344]),
+            [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
+        );
     }
 }

@@ -69,7 +69,14 @@ pub enum Origin {
 impl VarTree {
     /// A layer without parts.
     pub fn leaf(class: &str, path: &str, trainable: bool, vars: Vec<VarSpec>) -> VarTree {
-        VarTree { slot: Slot::Listed("layers"), class: class.to_string(), path: path.to_string(), trainable, vars, parts: Vec::new() }
+        VarTree {
+            slot: Slot::Listed("layers"),
+            class: class.to_string(),
+            path: path.to_string(),
+            trainable,
+            vars,
+            parts: Vec::new(),
+        }
     }
 
     /// The same with another place in its owner.
@@ -114,16 +121,22 @@ pub fn assign(tree: &VarTree, source: &WeightSource) -> Result<Vec<Origin>, Vec<
         let spec = visited.spec;
         match source.shape(key) {
             Some(found) if found == spec.shape => {}
-            Some(found) => problems.push(at_weight(visited.owner, ImportErrorKind::WeightShape {
-                variable: spec.path.clone(),
-                expected: spec.shape.clone(),
-                found,
-                key: key.clone(),
-            })),
-            None => problems.push(at_weight(visited.owner, ImportErrorKind::Unsupported {
-                what: format!("the element type of `{key}`"),
-                remedy: Some("store weights as float16, bfloat16, float32, float64 or integers"),
-            })),
+            Some(found) => problems.push(at_weight(
+                visited.owner,
+                ImportErrorKind::WeightShape {
+                    variable: spec.path.clone(),
+                    expected: spec.shape.clone(),
+                    found,
+                    key: key.clone(),
+                },
+            )),
+            None => problems.push(at_weight(
+                visited.owner,
+                ImportErrorKind::Unsupported {
+                    what: format!("the element type of `{key}`"),
+                    remedy: Some("store weights as float16, bfloat16, float32, float64 or integers"),
+                },
+            )),
         }
     }
     if problems.is_empty() { Ok(keys.into_iter().map(|key| Origin::Stored { key }).collect()) } else { Err(problems) }
@@ -147,7 +160,8 @@ fn settle(wanted: &[String], present: &[&str], ignored: impl Fn(&str) -> bool) -
     let there: BTreeSet<&str> = present.iter().copied().collect();
     let asked: BTreeSet<&str> = wanted.iter().map(String::as_str).collect();
     let missing: Vec<String> = wanted.iter().filter(|k| !there.contains(k.as_str())).cloned().collect();
-    let left: Vec<String> = present.iter().filter(|k| !asked.contains(*k) && !ignored(k)).map(|k| k.to_string()).collect();
+    let left: Vec<String> =
+        present.iter().filter(|k| !asked.contains(*k) && !ignored(k)).map(|k| k.to_string()).collect();
     let mut problems = Vec::new();
     if !missing.is_empty() {
         problems.push(at_weight("", ImportErrorKind::MissingWeights { keys: missing }));
@@ -201,7 +215,8 @@ fn by_position(tree: &VarTree, source: &WeightSource) -> Result<Vec<String>, Vec
 
 /// What a `.weights.h5` holds beside weights: the optimizer, metrics, and the states of random generators.
 fn is_state(key: &str) -> bool {
-    let in_layers = key.starts_with("layers/") || key.starts_with("_layer_checkpoint_dependencies/") || key.starts_with("vars/");
+    let in_layers =
+        key.starts_with("layers/") || key.starts_with("_layer_checkpoint_dependencies/") || key.starts_with("vars/");
     !in_layers || key.split('/').any(|part| part.ends_with("seed_generator") || part == "random_generator")
 }
 
@@ -233,7 +248,8 @@ fn positions(tree: &VarTree, path: &str, dialect: Dialect, present: &BTreeSet<&s
                 let class = snake_case(&part.class);
                 let count = counts.entry(format!("{list}/{class}")).or_insert(0);
                 let name = if *count == 0 { class.clone() } else { format!("{class}_{count}") };
-                let twice = matches!(dialect, Dialect::Dependencies) && list.starts_with('_') && !part.flatten().is_empty();
+                let twice =
+                    matches!(dialect, Dialect::Dependencies) && list.starts_with('_') && !part.flatten().is_empty();
                 *count += if twice { 2 } else { 1 };
                 join(&format!("{list}/{name}"))
             }
@@ -255,7 +271,8 @@ fn by_topology(tree: &VarTree, source: &WeightSource, root: &str) -> Result<Vec<
             stored.push((group, weights));
         }
     }
-    let with_weights: Vec<(usize, &VarTree)> = tree.parts.iter().enumerate().filter(|(_, p)| !p.flatten().is_empty()).collect();
+    let with_weights: Vec<(usize, &VarTree)> =
+        tree.parts.iter().enumerate().filter(|(_, p)| !p.flatten().is_empty()).collect();
     if with_weights.len() != stored.len() {
         return Err(whole_file(ImportErrorKind::LayerCount { expected: with_weights.len(), found: stored.len() }));
     }

@@ -54,13 +54,15 @@ pub(super) fn resolve(
     outputs: &At<'_>,
 ) -> Result<Wires, ImportError> {
     let index = layers.iter().enumerate().map(|(i, l)| (l.name.as_str(), i)).collect();
-    let nodes: Vec<Vec<At<'_>>> = list.iter().zip(layers).map(|(at, layer)| inbound(at, layer)).collect::<Result<_, _>>()?;
+    let nodes: Vec<Vec<At<'_>>> =
+        list.iter().zip(layers).map(|(at, layer)| inbound(at, layer)).collect::<Result<_, _>>()?;
     let calls = layers.iter().zip(&nodes).map(|(layer, nodes)| match layer.body {
         LayerBody::Input(_) => 1,
         LayerBody::Model(_) | LayerBody::Leaf(_) => nodes.len(),
     });
     let calls = calls.collect();
-    let mut wiring = Wiring { layers, index, calls, in_calls: vec![0; layers.len()], in_outputs: vec![0; layers.len()] };
+    let mut wiring =
+        Wiring { layers, index, calls, in_calls: vec![0; layers.len()], in_outputs: vec![0; layers.len()] };
     wiring.settle_conventions(&nodes, inputs, outputs)?;
 
     let mut all = Vec::new();
@@ -124,7 +126,12 @@ impl Wiring<'_> {
         Ok(Source { layer: *layer, call: call.ok_or_else(missing)?, tensor: *tensor })
     }
 
-    fn settle_conventions(&mut self, nodes: &[Vec<At<'_>>], inputs: &At<'_>, outputs: &At<'_>) -> Result<(), ImportError> {
+    fn settle_conventions(
+        &mut self,
+        nodes: &[Vec<At<'_>>],
+        inputs: &At<'_>,
+        outputs: &At<'_>,
+    ) -> Result<(), ImportError> {
         let mut in_calls = Vec::new();
         for node in nodes.iter().flatten() {
             self.references_in_node(node, &mut in_calls)?;
@@ -132,7 +139,8 @@ impl Wiring<'_> {
         let mut in_outputs = Vec::new();
         references_in_outputs(self, inputs, &mut in_outputs)?;
         references_in_outputs(self, outputs, &mut in_outputs)?;
-        let keras_2 = !nodes.iter().flatten().any(|node| matches!(node.json, Json::Object(_)) && node.get("args").is_some());
+        let keras_2 =
+            !nodes.iter().flatten().any(|node| matches!(node.json, Json::Object(_)) && node.get("args").is_some());
         for (i, layer) in self.layers.iter().enumerate() {
             let LayerBody::Model(model) = &layer.body else { continue };
             let functional = model.kind == ModelKind::Functional;
@@ -181,7 +189,10 @@ impl Wiring<'_> {
             let fields = at.fields()?;
             let args = fields.require("args")?.array()?.iter().map(|a| self.argument(a)).collect::<Result<_, _>>()?;
             let kwargs = fields.require("kwargs")?.entries()?;
-            let kwargs = kwargs.iter().map(|(k, a)| Ok((k.to_string(), self.argument(a)?))).collect::<Result<_, ImportError>>()?;
+            let kwargs = kwargs
+                .iter()
+                .map(|(k, a)| Ok((k.to_string(), self.argument(a)?)))
+                .collect::<Result<_, ImportError>>()?;
             return match fields.finish().into_iter().next() {
                 Some(unknown) => Err(unknown),
                 None => Ok((args, kwargs)),
@@ -248,7 +259,9 @@ impl Wiring<'_> {
                     Ok(if plain { Arg::Const(at.json.clone()) } else { Arg::Dict(map) })
                 }
             },
-            Json::Null | Json::Bool(_) | Json::Int(_) | Json::Float(_) | Json::String(_) => Ok(Arg::Const(at.json.clone())),
+            Json::Null | Json::Bool(_) | Json::Int(_) | Json::Float(_) | Json::String(_) => {
+                Ok(Arg::Const(at.json.clone()))
+            }
         }
     }
 
@@ -299,7 +312,11 @@ fn keras_tensor<'j>(at: &At<'j>) -> Option<At<'j>> {
 }
 
 /// References of `input_layers` or `output_layers`, dictionaries by sorted key.
-fn references_in_outputs<'j>(wiring: &Wiring<'_>, at: &At<'j>, out: &mut Vec<Reference<'j>>) -> Result<(), ImportError> {
+fn references_in_outputs<'j>(
+    wiring: &Wiring<'_>,
+    at: &At<'j>,
+    out: &mut Vec<Reference<'j>>,
+) -> Result<(), ImportError> {
     match at.json {
         Json::Array(items) if looks_like_reference(items) => {
             out.push(wiring.reference(at)?);
@@ -322,7 +339,8 @@ fn references_in_outputs<'j>(wiring: &Wiring<'_>, at: &At<'j>, out: &mut Vec<Ref
 
 /// The calls, each after those it takes tensors from, otherwise in the order of the file.
 fn in_order(layers: &[Layer], calls: Vec<Call>) -> Result<Vec<Call>, ImportError> {
-    let position: BTreeMap<(usize, usize), usize> = calls.iter().enumerate().map(|(i, c)| ((c.layer, c.call), i)).collect();
+    let position: BTreeMap<(usize, usize), usize> =
+        calls.iter().enumerate().map(|(i, c)| ((c.layer, c.call), i)).collect();
     let needs = |call: &Call| -> BTreeSet<usize> {
         let tensors = call.args.iter().chain(call.kwargs.values()).flat_map(Arg::tensors);
         tensors.filter_map(|s| position.get(&(s.layer, s.call)).copied()).collect()
