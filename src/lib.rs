@@ -1,4 +1,1 @@
 //! Intwain.
-
-pub mod arrays;
-pub mod frontend;

@@ -1,6 +1,5 @@
 //! The representations of Intwain.
 
-pub mod kernel;
 pub mod scalar;
 mod ty;
 

@@ -61,7 +61,8 @@ libcalls! {
     SinhF32 "scalar_sinhf" F32 (x: f32) -> f32 = libm::sinhf(x);
     CoshF32 "scalar_coshf" F32 (x: f32) -> f32 = libm::coshf(x);
     AsinhF32 "scalar_asinhf" F32 (x: f32) -> f32 = libm::asinhf(x);
-    AcoshF32 "scalar_acoshf" F32 (x: f32) -> f32 = libm::acoshf(x);
+    // libm answers with a number for some arguments below −1.
+    AcoshF32 "scalar_acoshf" F32 (x: f32) -> f32 = if x < 1.0 { f32::NAN } else { libm::acoshf(x) };
     AtanhF32 "scalar_atanhf" F32 (x: f32) -> f32 = libm::atanhf(x);
     PowF32 "scalar_powf" F32x2 (x: f32, y: f32) -> f32 = libm::powf(x, y);
     Atan2F32 "scalar_atan2f" F32x2 (y: f32, x: f32) -> f32 = libm::atan2f(y, x);
@@ -83,7 +84,7 @@ libcalls! {
     SinhF64 "scalar_sinh" F64 (x: f64) -> f64 = libm::sinh(x);
     CoshF64 "scalar_cosh" F64 (x: f64) -> f64 = libm::cosh(x);
     AsinhF64 "scalar_asinh" F64 (x: f64) -> f64 = libm::asinh(x);
-    AcoshF64 "scalar_acosh" F64 (x: f64) -> f64 = libm::acosh(x);
+    AcoshF64 "scalar_acosh" F64 (x: f64) -> f64 = if x < 1.0 { f64::NAN } else { libm::acosh(x) };
     AtanhF64 "scalar_atanh" F64 (x: f64) -> f64 = libm::atanh(x);
     PowF64 "scalar_pow" F64x2 (x: f64, y: f64) -> f64 = libm::pow(x, y);
     Atan2F64 "scalar_atan2" F64x2 (y: f64, x: f64) -> f64 = libm::atan2(y, x);
