@@ -1,1 +1,4 @@
 //! Intwain.
+
+pub mod arrays;
+pub mod frontend;

@@ -1,5 +1,6 @@
 //! The representations of Intwain.
 
+pub mod kernel;
 pub mod scalar;
 mod ty;
 

@@ -139,7 +139,7 @@ const LOG2_E: f32 = f32::from_bits(0x3fb8_aa3b);
 const LN2_HI: f32 = f32::from_bits(0x3f31_7200);
 const LN2_LO: f32 = f32::from_bits(0x35bf_be8e);
 /// ln 2 to 9 bits, exact times any exponent, and the remainder.
-const LN2_SHORT: f32 = 0.693_359_375;
+const LN2_SHORT: f32 = 355.0 / 512.0;
 const LN2_REST: f32 = f32::from_bits(0xb95e_8083);
 /// 1.5 · 2²³: adding it rounds to the nearest integer, which then stands in the low bits.
 const ROUNDER: f32 = 12_582_912.0;

@@ -1,0 +1,29 @@
+//! Keras files: from a model file to a wired tree of layers, and from a weight file to every layer's variables.
+//!
+//! [`open_model`] tells formats apart and reads the architecture; [`KerasModel::read`] turns it into layers and calls with
+//! every reference resolved; [`assign`] says which stored tensor each variable takes. Weights stay in their file until one
+//! is [read](WeightSource::read). All problems of a file are collected and reported together.
+//!
+//! Nothing here runs code from a file, and no size a file declares is trusted before it is compared with the bytes there.
+
+mod cursor;
+mod error;
+mod file;
+mod hdf5;
+mod init;
+mod json;
+mod model;
+mod names;
+mod random;
+mod source;
+mod weights;
+mod wiring;
+
+pub use cursor::{At, Fields};
+pub use error::{ImportError, ImportErrorKind, ImportErrors, JsonPath};
+pub use file::{Format, Generation, ModelFile, open_model, open_model_bytes, open_weights};
+pub use init::{Distribution, Fans, Initializer, Mode};
+pub use json::Json;
+pub use model::{Arg, Call, InputSpec, KerasModel, Layer, LayerBody, ModelKind, Source};
+pub use source::{Naming, WeightSource};
+pub use weights::{Origin, Slot, VarSpec, VarTree, Weights, assign};

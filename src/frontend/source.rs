@@ -1,0 +1,120 @@
+//! Files of weights, opened and not yet read.
+
+use std::path::Path;
+
+use crate::arrays::{Array, ArrayError, ArrayErrorKind, DType, Npz, SafetensorsFile};
+
+use super::hdf5::H5;
+
+/// How a weight file names what it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// Keras 3: groups by class and position, `layers/dense_1/vars/0`.
+    Position,
+    /// Whole-model and weight files of Keras 2: lists of names in attributes below this group, by topology.
+    Topology {
+        /// The group that has `layer_names`.
+        root: String,
+    },
+    /// By variable path, `outer/dense/kernel`.
+    Path,
+}
+
+/// An opened weight file. Tensors are read one by one, when they are asked for.
+#[derive(Debug)]
+pub struct WeightSource {
+    naming: Naming,
+    store: Store,
+}
+
+#[derive(Debug)]
+enum Store {
+    Hdf5(H5),
+    Npz(Npz),
+    Safetensors(SafetensorsFile),
+}
+
+impl WeightSource {
+    pub(crate) fn hdf5(h5: H5, naming: Naming) -> WeightSource {
+        WeightSource { naming, store: Store::Hdf5(h5) }
+    }
+
+    pub(crate) fn npz(npz: Npz) -> WeightSource {
+        WeightSource { naming: Naming::Path, store: Store::Npz(npz) }
+    }
+
+    pub(crate) fn safetensors(file: SafetensorsFile) -> WeightSource {
+        WeightSource { naming: Naming::Path, store: Store::Safetensors(file) }
+    }
+
+    /// How the file names what it holds.
+    pub fn naming(&self) -> &Naming {
+        &self.naming
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        match &self.store {
+            Store::Hdf5(h5) => h5.path(),
+            Store::Npz(npz) => npz.path(),
+            Store::Safetensors(file) => file.path(),
+        }
+    }
+
+    /// The HDF5 file, where this is one.
+    pub(crate) fn as_hdf5(&self) -> Option<&H5> {
+        match &self.store {
+            Store::Hdf5(h5) => Some(h5),
+            Store::Npz(_) | Store::Safetensors(_) => None,
+        }
+    }
+
+    /// Keys of all tensors, in the file's order.
+    pub fn keys(&self) -> Result<Vec<String>, ArrayError> {
+        Ok(match &self.store {
+            Store::Hdf5(h5) => h5.datasets("")?.into_iter().collect(),
+            Store::Npz(npz) => npz.names().map(str::to_string).collect(),
+            Store::Safetensors(file) => file.names().map(str::to_string).collect(),
+        })
+    }
+
+    fn info(&self, key: &str) -> Option<(DType, Vec<usize>)> {
+        match &self.store {
+            Store::Hdf5(h5) => h5.info(key),
+            Store::Npz(npz) => npz.info(key).map(|(dtype, shape)| (dtype, shape.to_vec())),
+            Store::Safetensors(file) => file.info(key).map(|(dtype, shape)| (dtype, shape.to_vec())),
+        }
+    }
+
+    /// A tensor's shape, `None` where the file has no numeric tensor of this name.
+    pub fn shape(&self, key: &str) -> Option<Vec<usize>> {
+        Some(self.info(key)?.1)
+    }
+
+    /// A tensor's element type, `None` where the file has no numeric tensor of this name.
+    pub fn dtype(&self, key: &str) -> Option<DType> {
+        Some(self.info(key)?.0)
+    }
+
+    /// Reads a tensor.
+    pub fn read(&self, key: &str) -> Result<Array, ArrayError> {
+        match &self.store {
+            Store::Hdf5(h5) => h5.read(key),
+            Store::Npz(npz) => npz.read(key),
+            Store::Safetensors(file) => file.read(key),
+        }
+    }
+
+    /// Reads the rows `start..end` of a tensor along its first dimension.
+    pub fn read_rows(&self, key: &str, start: usize, end: usize) -> Result<Array, ArrayError> {
+        match &self.store {
+            Store::Hdf5(h5) => h5.read_rows(key, start, end),
+            Store::Npz(_) | Store::Safetensors(_) => {
+                let whole = self.read(key)?;
+                let rows = whole.shape().first().copied().unwrap_or(0);
+                let missing = || ArrayErrorKind::Rows { rows, start, end }.in_member(self.path(), key);
+                whole.rows(start, end).ok_or_else(missing)
+            }
+        }
+    }
+}

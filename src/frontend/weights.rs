@@ -1,0 +1,362 @@
+//! Which stored tensor each variable takes.
+//!
+//! A layer's import function declares its variables as a [`VarTree`]: its own in creation order, then its parts (a cell, a
+//! wrapped layer, the projections of an attention layer). Models are trees whose parts are their layers. Three naming
+//! schemes are resolved over the same tree: by position ([`Naming::Position`]), by topology and by path.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::arrays::{Array, ArrayError, DType};
+
+use super::error::{ImportError, ImportErrorKind, JsonPath};
+use super::init::Initializer;
+use super::names::snake_case;
+use super::source::{Naming, WeightSource};
+
+/// A variable as its layer declares it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VarSpec {
+    /// Names of models, layer, parts and the variable itself, joined by `/`: `outer/dense/kernel`.
+    pub path: String,
+    /// The unsharded extents.
+    pub shape: Vec<usize>,
+    /// The type it is held in.
+    pub dtype: DType,
+    /// Its value where there are no weights.
+    pub initializer: Initializer,
+    /// Whether the layer created it as trainable; a frozen layer does not change this.
+    pub trainable: bool,
+}
+
+/// How a part hangs on its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// Under an attribute of this name: `cell`, `forward_layer`, `query_dense`.
+    Attribute(&'static str),
+    /// In a list of this name, told apart by class and count: `layers`, `cells`.
+    Listed(&'static str),
+}
+
+/// A layer, cell or model with its variables.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VarTree {
+    /// How it hangs on its owner.
+    pub slot: Slot,
+    /// Its class.
+    pub class: String,
+    /// Its qualified name.
+    pub path: String,
+    /// Whether it is not frozen.
+    pub trainable: bool,
+    /// Its own variables in creation order.
+    pub vars: Vec<VarSpec>,
+    /// Its parts in creation order. Layers without variables are listed too: they count.
+    pub parts: Vec<VarTree>,
+}
+
+/// Where a variable's value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// This tensor of the weight file.
+    Stored {
+        /// Its key.
+        key: String,
+    },
+    /// The variable's initializer.
+    Initial,
+}
+
+impl VarTree {
+    /// A layer without parts.
+    pub fn leaf(class: &str, path: &str, trainable: bool, vars: Vec<VarSpec>) -> VarTree {
+        VarTree {
+            slot: Slot::Listed("layers"),
+            class: class.to_string(),
+            path: path.to_string(),
+            trainable,
+            vars,
+            parts: Vec::new(),
+        }
+    }
+
+    /// The same with another place in its owner.
+    pub fn at(self, slot: Slot) -> VarTree {
+        VarTree { slot, ..self }
+    }
+
+    /// All variables, each owner's before its parts': the order of every list of variables here.
+    pub fn flatten(&self) -> Vec<&VarSpec> {
+        self.visit(true).into_iter().map(|v| v.spec).collect()
+    }
+
+    /// Which variables train, in the order of [`VarTree::flatten`].
+    pub fn trainable(&self) -> Vec<bool> {
+        self.visit(true).into_iter().map(|v| v.trainable).collect()
+    }
+
+    fn visit(&self, outer_trains: bool) -> Vec<Visited<'_>> {
+        let trains = outer_trains && self.trainable;
+        let own = self.vars.iter().map(|spec| Visited { spec, owner: &self.path, trainable: trains && spec.trainable });
+        own.chain(self.parts.iter().flat_map(|part| part.visit(trains))).collect()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Visited<'t> {
+    spec: &'t VarSpec,
+    owner: &'t str,
+    trainable: bool,
+}
+
+/// Finds every variable's tensor, in the order of [`VarTree::flatten`]. All that is missing, left over or of another shape
+/// is reported together.
+pub fn assign(tree: &VarTree, source: &WeightSource) -> Result<Vec<Origin>, Vec<ImportError>> {
+    let keys = match source.naming() {
+        Naming::Position => by_position(tree, source),
+        Naming::Topology { root } => by_topology(tree, source, root),
+        Naming::Path => by_path(tree, source),
+    }?;
+    let mut problems = Vec::new();
+    for (visited, key) in tree.visit(true).iter().zip(&keys) {
+        let spec = visited.spec;
+        match source.shape(key) {
+            Some(found) if found == spec.shape => {}
+            Some(found) => problems.push(at_weight(
+                visited.owner,
+                ImportErrorKind::WeightShape {
+                    variable: spec.path.clone(),
+                    expected: spec.shape.clone(),
+                    found,
+                    key: key.clone(),
+                },
+            )),
+            None => problems.push(at_weight(
+                visited.owner,
+                ImportErrorKind::Unsupported {
+                    what: format!("the element type of `{key}`"),
+                    remedy: Some("store weights as float16, bfloat16, float32, float64 or integers"),
+                },
+            )),
+        }
+    }
+    if problems.is_empty() { Ok(keys.into_iter().map(|key| Origin::Stored { key }).collect()) } else { Err(problems) }
+}
+
+fn at_weight(layer: &str, kind: ImportErrorKind) -> ImportError {
+    let layer = (!layer.is_empty()).then(|| layer.to_string());
+    ImportError { path: JsonPath::root(), layer, kind }
+}
+
+fn whole_file(kind: ImportErrorKind) -> Vec<ImportError> {
+    vec![at_weight("", kind)]
+}
+
+fn array_error(error: ArrayError) -> Vec<ImportError> {
+    whole_file(error.into())
+}
+
+/// Reports what is missing and what is left over.
+fn settle(wanted: &[String], present: &[&str], ignored: impl Fn(&str) -> bool) -> Result<(), Vec<ImportError>> {
+    let there: BTreeSet<&str> = present.iter().copied().collect();
+    let asked: BTreeSet<&str> = wanted.iter().map(String::as_str).collect();
+    let missing: Vec<String> = wanted.iter().filter(|k| !there.contains(k.as_str())).cloned().collect();
+    let left: Vec<String> =
+        present.iter().filter(|k| !asked.contains(*k) && !ignored(k)).map(|k| k.to_string()).collect();
+    let mut problems = Vec::new();
+    if !missing.is_empty() {
+        problems.push(at_weight("", ImportErrorKind::MissingWeights { keys: missing }));
+    }
+    if !left.is_empty() {
+        problems.push(at_weight("", ImportErrorKind::UnknownWeights { keys: left }));
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+fn by_path(tree: &VarTree, source: &WeightSource) -> Result<Vec<String>, Vec<ImportError>> {
+    let wanted: Vec<String> = tree.flatten().iter().map(|v| v.path.clone()).collect();
+    let present = source.keys().map_err(array_error)?;
+    let present: Vec<&str> = present.iter().map(String::as_str).collect();
+    settle(&wanted, &present, |_| false)?;
+    Ok(wanted)
+}
+
+/// How the lists of layers are called, and how their members are counted.
+#[derive(Clone, Copy)]
+enum Dialect {
+    /// `layers/dense_1`.
+    Current,
+    /// Keras 2.12 and 2.13: `_layer_checkpoint_dependencies/dense_2`, where every layer with weights is listed twice and
+    /// counted twice.
+    Dependencies,
+    /// The same list with each layer counted once.
+    DependenciesOnce,
+}
+
+fn by_position(tree: &VarTree, source: &WeightSource) -> Result<Vec<String>, Vec<ImportError>> {
+    let all = source.keys().map_err(array_error)?;
+    let present: BTreeSet<&str> = all.iter().map(String::as_str).collect();
+    let old = present.iter().any(|k| k.starts_with("_layer_checkpoint_dependencies/"));
+    let candidates: &[Dialect] = match old && !present.iter().any(|k| k.starts_with("layers/")) {
+        true => &[Dialect::DependenciesOnce, Dialect::Dependencies],
+        false => &[Dialect::Current],
+    };
+    let attempts = candidates.iter().map(|dialect| {
+        let mut keys = Vec::new();
+        positions(tree, "", *dialect, &present, &mut keys);
+        keys
+    });
+    let attempts: Vec<Vec<String>> = attempts.collect();
+    let complete = attempts.iter().position(|keys| keys.iter().all(|k| present.contains(k.as_str())));
+    let keys = attempts.into_iter().nth(complete.unwrap_or(0)).expect("there is at least one candidate");
+    let weights: Vec<&str> = all.iter().map(String::as_str).filter(|k| !is_state(k)).collect();
+    settle(&keys, &weights, |_| false)?;
+    Ok(keys)
+}
+
+/// What a `.weights.h5` holds beside weights: the optimizer, metrics, and the states of random generators.
+fn is_state(key: &str) -> bool {
+    let in_layers =
+        key.starts_with("layers/") || key.starts_with("_layer_checkpoint_dependencies/") || key.starts_with("vars/");
+    !in_layers || key.split('/').any(|part| part.ends_with("seed_generator") || part == "random_generator")
+}
+
+fn positions(tree: &VarTree, path: &str, dialect: Dialect, present: &BTreeSet<&str>, keys: &mut Vec<String>) {
+    let join = |name: &str| if path.is_empty() { name.to_string() } else { format!("{path}/{name}") };
+    // Keras stores trainable variables before the others; the tree keeps creation order.
+    let mut order: Vec<usize> = (0..tree.vars.len()).collect();
+    order.sort_by_key(|&i| !tree.vars[i].trainable);
+    let mut own = vec![String::new(); tree.vars.len()];
+    for (stored, var) in order.into_iter().enumerate() {
+        own[var] = join(&format!("vars/{stored}"));
+    }
+    keys.extend(own);
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for part in &tree.parts {
+        let group = match part.slot {
+            Slot::Attribute(name) => {
+                let plain = join(name);
+                // tf.keras keeps the projections of attention layers in private attributes.
+                let private = join(&format!("_{name}"));
+                let below = |group: &str| present.iter().any(|k| k.starts_with(&format!("{group}/")));
+                if !below(&plain) && below(&private) { private } else { plain }
+            }
+            Slot::Listed(list) => {
+                let list = match (list, dialect) {
+                    ("layers", Dialect::Dependencies | Dialect::DependenciesOnce) => "_layer_checkpoint_dependencies",
+                    (list, _) => list,
+                };
+                let class = snake_case(&part.class);
+                let count = counts.entry(format!("{list}/{class}")).or_insert(0);
+                let name = if *count == 0 { class.clone() } else { format!("{class}_{count}") };
+                let twice =
+                    matches!(dialect, Dialect::Dependencies) && list.starts_with('_') && !part.flatten().is_empty();
+                *count += if twice { 2 } else { 1 };
+                join(&format!("{list}/{name}"))
+            }
+        };
+        positions(part, &group, dialect, present, keys);
+    }
+}
+
+/// Keras 2's order: per layer of the outermost model, its trainable weights and then the others.
+fn by_topology(tree: &VarTree, source: &WeightSource, root: &str) -> Result<Vec<String>, Vec<ImportError>> {
+    let h5 = source.as_hdf5().expect("only HDF5 files are named by topology");
+    let join = |a: &str, b: &str| if a.is_empty() { b.to_string() } else { format!("{a}/{b}") };
+    let names = h5.strings(root, "layer_names").map_err(array_error)?.unwrap_or_default();
+    let mut stored = Vec::new();
+    for name in names {
+        let group = join(root, &name);
+        let weights = h5.strings(&group, "weight_names").map_err(array_error)?.unwrap_or_default();
+        if !weights.is_empty() {
+            stored.push((group, weights));
+        }
+    }
+    let with_weights: Vec<(usize, &VarTree)> =
+        tree.parts.iter().enumerate().filter(|(_, p)| !p.flatten().is_empty()).collect();
+    if with_weights.len() != stored.len() {
+        return Err(whole_file(ImportErrorKind::LayerCount { expected: with_weights.len(), found: stored.len() }));
+    }
+    let mut problems = Vec::new();
+    let mut keys = Vec::new();
+    for ((_, layer), (group, weights)) in with_weights.iter().zip(&stored) {
+        let vars = layer.visit(tree.trainable);
+        if vars.len() != weights.len() {
+            let kind = ImportErrorKind::WeightCount { expected: vars.len(), found: weights.len(), key: group.clone() };
+            problems.push(at_weight(&layer.path, kind));
+            continue;
+        }
+        let mut order: Vec<usize> = (0..vars.len()).collect();
+        order.sort_by_key(|&i| !vars[i].trainable);
+        let mut own = vec![String::new(); vars.len()];
+        for (name, var) in weights.iter().zip(order) {
+            own[var] = join(group, name);
+        }
+        keys.extend(own);
+    }
+    if problems.is_empty() { Ok(keys) } else { Err(problems) }
+}
+
+/// Every variable's value, read or made when it is asked for.
+#[derive(Debug)]
+pub struct Weights {
+    specs: Vec<VarSpec>,
+    trainable: Vec<bool>,
+    origins: Vec<Origin>,
+    source: Option<WeightSource>,
+    seed: u64,
+}
+
+impl Weights {
+    /// The variables of a model, from a weight file or, without one, from their initializers.
+    pub fn new(tree: &VarTree, source: Option<WeightSource>, seed: u64) -> Result<Weights, Vec<ImportError>> {
+        let specs: Vec<VarSpec> = tree.flatten().into_iter().cloned().collect();
+        let origins = match &source {
+            Some(source) => assign(tree, source)?,
+            None => vec![Origin::Initial; specs.len()],
+        };
+        Ok(Weights { specs, trainable: tree.trainable(), origins, source, seed })
+    }
+
+    /// The variables, in the order of [`VarTree::flatten`].
+    pub fn specs(&self) -> &[VarSpec] {
+        &self.specs
+    }
+
+    /// Whether the `i`-th variable trains.
+    pub fn trainable(&self, i: usize) -> bool {
+        self.trainable[i]
+    }
+
+    /// Where the `i`-th variable's value comes from.
+    pub fn origin(&self, i: usize) -> &Origin {
+        &self.origins[i]
+    }
+
+    /// The weight file, where there is one.
+    pub fn source(&self) -> Option<&WeightSource> {
+        self.source.as_ref()
+    }
+
+    /// Reads or makes the `i`-th variable, in its own dtype.
+    pub fn read(&self, i: usize) -> Result<Array, ArrayError> {
+        let spec = &self.specs[i];
+        match (&self.origins[i], &self.source) {
+            (Origin::Stored { key }, Some(source)) => Ok(source.read(key)?.cast(spec.dtype)),
+            (Origin::Stored { .. } | Origin::Initial, _) => {
+                let rows = spec.shape.first().copied().unwrap_or(1);
+                spec.initializer.fill_rows(&spec.shape, 0..rows, spec.dtype, self.seed, &spec.path)
+            }
+        }
+    }
+
+    /// Reads or makes the rows `start..end` of the `i`-th variable along its first dimension.
+    pub fn read_rows(&self, i: usize, start: usize, end: usize) -> Result<Array, ArrayError> {
+        let spec = &self.specs[i];
+        match (&self.origins[i], &self.source) {
+            (Origin::Stored { key }, Some(source)) => Ok(source.read_rows(key, start, end)?.cast(spec.dtype)),
+            (Origin::Stored { .. } | Origin::Initial, _) => {
+                spec.initializer.fill_rows(&spec.shape, start..end, spec.dtype, self.seed, &spec.path)
+            }
+        }
+    }
+}
