@@ -36,7 +36,7 @@ impl<'j> At<'j> {
 
     /// A problem of this value.
     pub fn error(&self, kind: ImportErrorKind) -> ImportError {
-        ImportError { path: self.path.clone(), layer: self.layer.clone(), kind }
+        ImportError { path: self.path.clone(), layer: self.layer.clone(), kind: Box::new(kind) }
     }
 
     /// The value has another type than wanted.
@@ -247,7 +247,7 @@ impl<'j> Fields<'j> {
             ImportError {
                 path: self.at.path.key(key),
                 layer: self.at.layer.clone(),
-                kind: ImportErrorKind::UnknownKey { key: key.clone(), nearest: near },
+                kind: Box::new(ImportErrorKind::UnknownKey { key: key.clone(), nearest: near }),
             }
         };
         unknown.map(problem).collect()

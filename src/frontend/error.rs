@@ -43,7 +43,7 @@ pub struct ImportError {
     pub layer: Option<String>,
     /// What is wrong.
     #[source]
-    pub kind: ImportErrorKind,
+    pub kind: Box<ImportErrorKind>,
 }
 
 impl ImportError {
@@ -268,12 +268,12 @@ impl ImportErrorKind {
 
     /// This problem at a place.
     pub fn at(self, path: &JsonPath) -> ImportError {
-        ImportError { path: path.clone(), layer: None, kind: self }
+        ImportError { path: path.clone(), layer: None, kind: Box::new(self) }
     }
 
     /// This problem of a layer.
     pub fn of(self, path: &JsonPath, layer: &str) -> ImportError {
-        ImportError { path: path.clone(), layer: Some(layer.to_string()), kind: self }
+        ImportError { path: path.clone(), layer: Some(layer.to_string()), kind: Box::new(self) }
     }
 }
 

@@ -144,7 +144,7 @@ pub fn assign(tree: &VarTree, source: &WeightSource) -> Result<Vec<Origin>, Vec<
 
 fn at_weight(layer: &str, kind: ImportErrorKind) -> ImportError {
     let layer = (!layer.is_empty()).then(|| layer.to_string());
-    ImportError { path: JsonPath::root(), layer, kind }
+    ImportError { path: JsonPath::root(), layer, kind: Box::new(kind) }
 }
 
 fn whole_file(kind: ImportErrorKind) -> Vec<ImportError> {

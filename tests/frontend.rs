@@ -1,0 +1,374 @@
+//! Model and weight files: what is read from them, and what is said of those that cannot be read.
+
+use std::path::{Path, PathBuf};
+
+use intwain::arrays::{Array, ArrayErrorKind, DType, FileBytes, Npz, read_npy, write_npz};
+use intwain::frontend::{
+    Arg, ImportErrorKind, ImportErrors, Initializer, KerasModel, LayerBody, ModelFile, Slot, Source, VarSpec, VarTree,
+    Weights, open_model, open_model_bytes, open_weights,
+};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/keras").join(name)
+}
+
+fn read(name: &str) -> (ModelFile, KerasModel) {
+    let file = open_model(&fixture(name)).unwrap();
+    let model = KerasModel::read(&file).unwrap();
+    (file, model)
+}
+
+fn text(json: &str) -> Result<KerasModel, ImportErrors> {
+    let bytes = FileBytes::from(json.as_bytes().to_vec());
+    open_model_bytes(Path::new("model.json"), bytes).and_then(|file| KerasModel::read(&file))
+}
+
+fn names(model: &KerasModel, sources: &[Source]) -> Vec<String> {
+    sources.iter().map(|s| format!("{}:{}:{}", model.layer(*s).name, s.call, s.tensor)).collect()
+}
+
+/// What each call takes, by name.
+fn wires(model: &KerasModel) -> Vec<String> {
+    let call = |c: &intwain::frontend::Call| {
+        let tensors: Vec<Source> = c.args.iter().chain(c.kwargs.values()).flat_map(Arg::tensors).collect();
+        format!("{}:{} <- {}", model.layers[c.layer].name, c.call, names(model, &tensors).join(" "))
+    };
+    model.calls.iter().map(call).collect()
+}
+
+#[test]
+fn nested_models_called_twice_resolve_in_every_format() {
+    for name in ["nested3.json", "nested3.keras", "nested3.h5"] {
+        let (_, model) = read(name);
+        // Inputs and outputs are dictionaries: by sorted key, left before right and a before z.
+        assert_eq!(names(&model, &model.inputs), ["b_left:0:0", "a_right:0:0"], "{name}");
+        assert_eq!(names(&model, &model.outputs), ["inner:1:1", "out_z:0:0"], "{name}");
+        let mut wires = wires(&model);
+        wires.sort();
+        assert_eq!(
+            wires,
+            [
+                "add:0 <- inner:0:0 inner:1:0",
+                "concatenate:0 <- seq:0:0 inner:0:1 inner:1:1 seq:1:0",
+                "inner:0 <- shared:0:0",
+                "inner:1 <- shared:1:0",
+                "out_z:0 <- concatenate:0:0",
+                "seq:0 <- add:0:0",
+                "seq:1 <- inner:0:0",
+                "shared:0 <- b_left:0:0",
+                "shared:1 <- a_right:0:0",
+            ],
+            "{name}"
+        );
+        let inner = model.layers.iter().find_map(|l| match &l.body {
+            LayerBody::Model(inner) if l.name == "inner" => Some(inner),
+            _ => None,
+        });
+        let inner = inner.unwrap();
+        assert_eq!(inner.path, "inner");
+        assert_eq!(inner.layers[1].path, "inner/hidden");
+        assert_eq!(names(inner, &inner.outputs), ["norm:0:0", "tail:0:0"]);
+    }
+}
+
+#[test]
+fn keras_2_nodes_have_the_same_form() {
+    for name in ["mixed2.json", "mixed2.keras", "mixed2.h5"] {
+        let (_, model) = read(name);
+        let wires = wires(&model);
+        for expected in [
+            "inner:0 <- first:0:0",
+            "inner:1 <- activation:0:0",
+            "add:0 <- inner:0:0 inner:1:0",
+            "multi_head_attention:0 <- time_distributed:0:0 time_distributed:0:0",
+            "tf.math.multiply:0 <- multi_head_attention:0:0",
+        ] {
+            assert!(wires.iter().any(|w| w == expected), "{name}: {expected} not in {wires:#?}");
+        }
+        let multiply = model.calls.iter().find(|c| model.layers[c.layer].name == "tf.math.multiply").unwrap();
+        assert!(matches!(&multiply.kwargs["y"], Arg::Const(json) if *json == intwain::frontend::Json::Float(2.0)));
+    }
+}
+
+/// The variables of `nested3`, as the layers' import functions would declare them.
+fn nested_tree(outer_of_seq_trains: bool) -> VarTree {
+    let var = |path: &str, shape: &[usize], trainable| VarSpec {
+        path: path.to_string(),
+        shape: shape.to_vec(),
+        dtype: DType::F32,
+        initializer: Initializer::ZEROS,
+        trainable,
+    };
+    let dense = |path: &str, i, o| {
+        let vars = vec![var(&format!("{path}/kernel"), &[i, o], true), var(&format!("{path}/bias"), &[o], true)];
+        VarTree::leaf("Dense", path, true, vars)
+    };
+    let norm = |path: &str, n: usize| {
+        let parts = [("gamma", true), ("beta", true), ("moving_mean", false), ("moving_variance", false)];
+        let vars = parts.map(|(name, trains)| var(&format!("{path}/{name}"), &[n], trains)).to_vec();
+        VarTree::leaf("BatchNormalization", path, true, vars)
+    };
+    let none = |class: &str, path: &str| VarTree::leaf(class, path, true, vec![]);
+    let model = |class: &str, path: &str, trainable, parts| VarTree {
+        slot: Slot::Listed("layers"),
+        class: class.to_string(),
+        path: path.to_string(),
+        trainable,
+        vars: vec![],
+        parts,
+    };
+    let inner = vec![
+        none("InputLayer", "inner/i"),
+        dense("inner/hidden", 5, 6),
+        norm("inner/norm", 6),
+        dense("inner/tail", 6, 2),
+    ];
+    let seq = vec![
+        dense("seq/first", 6, 3),
+        none("Dropout", "seq/dropout"),
+        norm("seq/batch_normalization", 3),
+        dense("seq/second", 3, 3),
+    ];
+    let parts = vec![
+        none("InputLayer", "b_left"),
+        none("InputLayer", "a_right"),
+        dense("shared", 4, 5),
+        model("Functional", "inner", true, inner),
+        none("Add", "add"),
+        model("Sequential", "seq", outer_of_seq_trains, seq),
+        none("Concatenate", "concatenate"),
+        dense("out_z", 10, 2),
+    ];
+    model("Functional", "", true, parts)
+}
+
+#[test]
+fn every_naming_of_weights_gives_keras_values() {
+    let expected = Npz::open(&fixture("nested3_paths.npz")).unwrap();
+    for name in ["nested3.keras", "nested3.h5", "nested3.weights.h5", "nested3_paths.npz"] {
+        let weights = Weights::new(&nested_tree(true), Some(open_weights(&fixture(name)).unwrap()), 0).unwrap();
+        assert_eq!(weights.specs().len(), expected.names().count());
+        for (i, spec) in weights.specs().iter().enumerate() {
+            let want = expected.read(&spec.path).unwrap();
+            assert_eq!(weights.read(i).unwrap().bytes(), want.bytes(), "{name}: {}", spec.path);
+            let part = weights.read_rows(i, 1, spec.shape[0]).unwrap();
+            assert_eq!(part.bytes(), want.rows(1, spec.shape[0]).unwrap().bytes(), "{name}: {}", spec.path);
+        }
+    }
+}
+
+#[test]
+fn missing_and_left_over_weights_are_all_named() {
+    let mut tree = nested_tree(true);
+    tree.parts[2].vars[0].shape = vec![4, 6];
+    tree.parts[7].vars[1].path = "out_z/offset".to_string();
+    let source = || Some(open_weights(&fixture("nested3_paths.npz")).unwrap());
+    let problems = Weights::new(&tree, source(), 0).unwrap_err();
+    let messages: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        messages,
+        [
+            "$: the weights do not hold `out_z/offset`",
+            "$: the weights hold `out_z/bias`, which the model does not have",
+        ]
+    );
+    tree.parts[7].vars[1].path = "out_z/bias".to_string();
+    let problems = Weights::new(&tree, source(), 0).unwrap_err();
+    assert_eq!(
+        problems[0].to_string(),
+        "$ \"shared\": the weight `shared/kernel` has the shape [4, 6], the file holds [4, 5] under `shared/kernel`"
+    );
+    tree.parts[7].vars.pop();
+    for (name, expected) in [
+        ("nested3.weights.h5", "the weights hold `layers/dense_1/vars/1`, which the model does not have"),
+        ("nested3.h5", "has 1 weight(s), the file holds 2 under `model_weights/out_z`"),
+    ] {
+        let problems = Weights::new(&tree, Some(open_weights(&fixture(name)).unwrap()), 0).unwrap_err();
+        assert!(problems[0].to_string().ends_with(expected), "{name}: {}", problems[0]);
+    }
+}
+
+const INPUT: &str = r#"{"class_name": "InputLayer", "name": "x", "config": {"batch_shape": [null, 4], "dtype": "float32", "name": "x"}, "inbound_nodes": []}"#;
+
+/// A Functional model of Keras 2 with these layers behind the input `x`.
+fn functional(layers: &[(&str, &str)], output: &str) -> String {
+    let layer = |(name, inbound): &(&str, &str)| {
+        format!(
+            r#"{{"class_name": "Dense", "name": "{name}", "config": {{"units": 4}}, "inbound_nodes": [{inbound}]}}"#
+        )
+    };
+    let layers: Vec<String> = std::iter::once(INPUT.to_string()).chain(layers.iter().map(layer)).collect();
+    format!(
+        r#"{{"class_name": "Functional", "keras_version": "2.9.0", "config": {{"name": "m", "layers": [{}],
+            "input_layers": [["x", 0, 0]], "output_layers": [["{output}", 0, 0]]}}}}"#,
+        layers.join(", ")
+    )
+}
+
+#[test]
+fn wrong_wiring_is_an_error_that_names_it() {
+    assert!(text(&functional(&[("a", r#"[["x", 0, 0, {}]]"#)], "a")).is_ok());
+    let cases = [
+        (
+            functional(&[("a", r#"[["b", 0, 0, {}]]"#), ("b", r#"[["a", 0, 0, {}]]"#)], "b"),
+            r#"$.config.layers[1].inbound_nodes[0] "a": the layers b → a → b feed each other in a cycle"#,
+        ),
+        (
+            functional(&[("dense", r#"[["x", 0, 0, {}]]"#), ("b", r#"[["dence", 0, 0, {}]]"#)], "b"),
+            r#"$.config.layers[2].inbound_nodes[0][0] "b": refers to a layer `dence` that the model does not have"#,
+        ),
+        (
+            functional(&[("a", r#"[["x", 0, 0, {}]]"#), ("b", r#"[["a", 3, 0, {}]]"#)], "b"),
+            r#"$.config.layers[2].inbound_nodes[0][0] "b": refers to call 3 of layer `a`, which is called 1 time(s)"#,
+        ),
+        (
+            functional(&[("a", r#"[["x", 0, 0, {}]]"#), ("a", r#"[["a", 0, 0, {}]]"#)], "a"),
+            r#"$.config.layers[2]: two layers of the model are called `a`"#,
+        ),
+    ];
+    for (json, expected) in cases {
+        assert_eq!(text(&json).unwrap_err().problems[0].to_string(), expected);
+    }
+    let dangling = text(&functional(&[("a", r#"[["x", 0, 0, {}]]"#)], "aa")).unwrap_err();
+    assert_eq!(dangling.problems[0].help().as_deref(), Some("did you mean `a`?"));
+}
+
+#[test]
+fn files_that_are_no_models_say_what_they_are() {
+    let deep = format!(r#"{{"class_name": "Sequential", "config": {}{}}}"#, "[".repeat(10_000), "]".repeat(10_000));
+    let cases = [
+        (deep.as_str(), "$: is nested more than 200 levels deep"),
+        ("<!DOCTYPE html><html></html>", "$: is not a Keras model: it is an HTML or XML page"),
+        (r#"{"class_name": "Sequential", "config": [}"#, "$: is not valid JSON: expected value at line 1 column 41"),
+        (
+            r#"{"class_name": "Sequential", "class_name": "Model"}"#,
+            "$: is not valid JSON: the key `class_name` stands twice in one object at line 1 column 42",
+        ),
+        (r#"{"modelTopology": {}}"#, "$: is a TensorFlow.js layers model, which is not supported"),
+        (
+            r#"{"class_name": "Sequential", "keras_version": "1.2.2", "config": []}"#,
+            "$: is a model of Keras 1.2.2, which is not supported",
+        ),
+        (r#"{"class_name": "Sequential", "config": []}"#, "$.config: is not a Keras model: it has no layers"),
+        (r#"{"class_name": "Sequential", "config": NaN}"#, "$.config: is NaN; expected an object"),
+        (
+            r#"{"class_name": "MyNet", "config": {}}"#,
+            "$.class_name: `MyNet` is the model's own code, which is never run",
+        ),
+        (
+            r#"{"class_name": "Sequential", "config": {"layers": [{"class_name": "InputLayer", "config": {"batch_shape": [null, 1048576, 1048576]}}]}}"#,
+            "$.config.layers[0].config.batch_shape \"input_layer_1\": the shape [null, 1048576, 1048576] has more than 68719476736 elements",
+        ),
+        (
+            r#"{"class_name": "Sequential", "config": {"layers": [{"class_name": "InputLayer", "config": {"batch_shape": [null, 3], "sparze": true}}]}}"#,
+            "$.config.layers[0].config.sparze \"input_layer_1\": the key `sparze` is not known here",
+        ),
+    ];
+    for (json, expected) in cases {
+        let error = text(json).unwrap_err();
+        let first = error.problems[0].to_string();
+        assert_eq!(first.split(" at line").next(), expected.split(" at line").next());
+    }
+}
+
+/// Every prefix of a file, and the file with bytes changed, is read or refused; it never panics.
+#[test]
+fn damaged_files_are_errors() {
+    for name in ["nested3.keras", "nested3.h5", "nested3.json", "orders.npz"] {
+        let bytes = std::fs::read(fixture(name)).unwrap();
+        let try_all = |bytes: Vec<u8>| {
+            let path = Path::new("damaged");
+            if let Ok(npz) = Npz::from_bytes(path, bytes.clone().into()) {
+                npz.names().for_each(|name| drop(npz.read(name)));
+            }
+            if let Ok(file) = open_model_bytes(path, bytes.into()) {
+                let _ = KerasModel::read(&file);
+                if let Some(source) = file.weights {
+                    let _ = Weights::new(&nested_tree(true), Some(source), 0)
+                        .map(|w| (0..w.specs().len()).for_each(|i| drop(w.read(i))));
+                }
+            }
+        };
+        for cut in [0, 1, 7, 8, 9, 100, 511, 1000, 4096, bytes.len() / 2, bytes.len() - 100, bytes.len() - 1] {
+            try_all(bytes[..cut.min(bytes.len())].to_vec());
+        }
+        let step = (bytes.len() / 60).max(1);
+        for at in (0..bytes.len()).step_by(step) {
+            let mut changed = bytes.clone();
+            changed[at] ^= 0xff;
+            try_all(changed);
+        }
+    }
+    let truncated = std::fs::read(fixture("nested3.h5")).unwrap()[..2000].to_vec();
+    let error = open_model_bytes(Path::new("m.h5"), truncated.into()).unwrap_err();
+    assert!(
+        matches!(*error.problems[0].kind, ImportErrorKind::Array(_) | ImportErrorKind::NotAModel { .. }),
+        "{error}"
+    );
+    let truncated = std::fs::read(fixture("nested3.keras")).unwrap()[..2000].to_vec();
+    let error = open_model_bytes(Path::new("m.keras"), truncated.into()).unwrap_err();
+    assert!(matches!(*error.problems[0].kind, ImportErrorKind::Damaged { .. }), "{error}");
+}
+
+#[test]
+fn numpy_arrays_are_read_as_numpy_reads_them() {
+    let npz = Npz::open(&fixture("orders.npz")).unwrap();
+    let ramp: Vec<f64> = (0..24).map(f64::from).collect();
+    for (name, dtype, shape, values) in [
+        ("c", DType::F32, vec![2, 3, 4], ramp.clone()),
+        ("f", DType::F64, vec![2, 3, 4], ramp),
+        ("big", DType::I32, vec![2, 3], vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
+        ("u16", DType::I32, vec![2], vec![1.0, 65535.0]),
+        ("u64", DType::I64, vec![2], vec![1.0, 1_099_511_627_776.0]),
+        ("half", DType::F16, vec![2], vec![1.5, -2.0]),
+        ("flag", DType::Bool, vec![3], vec![1.0, 0.0, 1.0]),
+        ("scalar", DType::F32, vec![], vec![3.5]),
+        ("empty", DType::F32, vec![0, 3], vec![]),
+    ] {
+        let array = npz.read(name).unwrap();
+        assert_eq!((array.dtype(), array.shape(), array.to_f64()), (dtype, shape.as_slice(), values), "{name}");
+    }
+    assert_eq!(npz.skipped().iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["names"]);
+    let deflated = Npz::open(&fixture("deflated.npz")).unwrap();
+    assert_eq!(deflated.read("ramp").unwrap().to_f64()[999], 999.0);
+    assert_eq!(deflated.skipped().len(), 1);
+    assert!(matches!(deflated.read("objects").unwrap_err().kind, ArrayErrorKind::Missing));
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.npz");
+    let a = Array::from_f32([2, 3], &[0.0, -0.0, f32::NAN, f32::INFINITY, 1e-45, 3.5]);
+    let b = Array::from_f64([], &[2.5]);
+    let c = Array::from_f32([2], &[1.0, 2.0]).cast(DType::BF16);
+    write_npz(&path, [("a", &a), ("b", &b), ("c", &c)]).unwrap();
+    let back = Npz::open(&path).unwrap();
+    assert_eq!(back.names().collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert_eq!(back.read("a").unwrap().bytes(), a.bytes());
+    assert_eq!(back.read("b").unwrap().shape(), [0usize; 0]);
+    assert_eq!((back.read("c").unwrap().dtype(), back.read("c").unwrap().to_f64()), (DType::F32, vec![1.0, 2.0]));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no partial file is left");
+    let missing = write_npz(&dir.path().join("no/such/dir.npz"), [("a", &a)]).unwrap_err();
+    assert!(matches!(missing.kind, ArrayErrorKind::Io(_)));
+}
+
+#[test]
+fn a_shape_that_promises_too_much_takes_no_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("huge.npy");
+    let mut header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776, 1024), }".to_string();
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend([0; 64]);
+    std::fs::write(&path, bytes).unwrap();
+    let error = read_npy(&path).unwrap_err();
+    assert!(matches!(error.kind, ArrayErrorKind::Short { present: 64, .. }), "{error}");
+    let mut tree = nested_tree(true);
+    tree.parts[2].vars[0].shape = vec![1 << 40, 5];
+    let weights = Weights::new(&tree, None, 0).unwrap();
+    let error = weights.read(0).unwrap_err().to_string();
+    assert!(error.contains("do not fit in memory"), "{error}");
+}
