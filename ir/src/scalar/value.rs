@@ -104,6 +104,27 @@ impl Scalar {
         }
     }
 
+    /// The inverse of `Display`.
+    pub fn parse(dtype: DType, word: &str) -> Option<Scalar> {
+        if let Some(hex) = word.strip_prefix("0x") {
+            return u64::from_str_radix(hex, 16).ok().map(|bits| Scalar::from_bits(dtype, bits));
+        }
+        match dtype {
+            DType::Bool => match word {
+                "true" => Some(Scalar::one(dtype)),
+                "false" => Some(Scalar::zero(dtype)),
+                _ => None,
+            },
+            DType::F32 => word.parse().ok().map(|x: f32| Scalar::from_bits(dtype, u64::from(x.to_bits()))),
+            DType::F16 | DType::BF16 | DType::F64 => word.parse().ok().map(|x| Scalar::from_f64(dtype, x)),
+            DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::U8 | DType::U32 => {
+                let x: i64 = word.parse().ok()?;
+                let s = Scalar::from_i64(dtype, x);
+                (s.to_i64() == x).then_some(s)
+            }
+        }
+    }
+
     /// Reads an element from little-endian bytes.
     pub fn read(dtype: DType, bytes: &[u8]) -> Scalar {
         let mut raw = [0u8; 8];
@@ -150,7 +171,7 @@ impl fmt::Display for Scalar {
             return write!(f, "{:#x}", self.bits);
         }
         if x.is_nan() {
-            return f.write_str("nan");
+            return f.write_str("NaN");
         }
         match self.dtype {
             DType::F32 => write!(f, "{:?}", x as f32),

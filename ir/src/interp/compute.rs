@@ -1,0 +1,196 @@
+//! Evaluation of a [`Compute`], one result element after another.
+//!
+//! A node's value is kept until one of its free axes moves, so row statistics are computed once a row.
+
+use crate::compute::{Axis, Compute, Expr, ExprId, Index, LANES, Order};
+use crate::scalar::{self, Binary, Reduce};
+use crate::{DType, Scalar, Tensor, Type};
+
+/// The results of a compute for operands of the types it was made for.
+pub fn evaluate(compute: &Compute, operands: &[&Tensor], results: &[&Type]) -> Vec<Tensor> {
+    let mut out: Vec<Tensor> = results.iter().map(|t| Tensor::zeros((*t).clone())).collect();
+    let mut e = Evaluator::new(compute, operands);
+    let shape = compute.shape().to_vec();
+    let elements: usize = shape.iter().product();
+    for flat in 0..elements {
+        let mut rest = flat;
+        for (d, &extent) in shape.iter().enumerate().rev() {
+            e.set(Axis(d as u8), (rest % extent) as i64);
+            rest /= extent;
+        }
+        for (t, r) in out.iter_mut().zip(compute.results()) {
+            t.set(flat, e.value(*r));
+        }
+    }
+    out
+}
+
+struct Evaluator<'a> {
+    compute: &'a Compute,
+    operands: &'a [&'a Tensor],
+    strides: Vec<Vec<i64>>,
+    at: Vec<i64>,
+    /// When each axis last moved.
+    moved: Vec<u64>,
+    clock: u64,
+    /// When each node was evaluated, and its value.
+    known: Vec<Option<(u64, Scalar)>>,
+}
+
+impl<'a> Evaluator<'a> {
+    fn new(compute: &'a Compute, operands: &'a [&'a Tensor]) -> Evaluator<'a> {
+        Evaluator {
+            compute,
+            operands,
+            strides: operands.iter().map(|t| t.ty.shape.strides().iter().map(|&s| s as i64).collect()).collect(),
+            at: vec![0; compute.extents().len()],
+            moved: vec![0; compute.extents().len()],
+            clock: 1,
+            known: vec![None; compute.exprs().count()],
+        }
+    }
+
+    fn set(&mut self, axis: Axis, position: i64) {
+        let a = axis.0 as usize;
+        if self.at[a] != position {
+            self.at[a] = position;
+            self.clock += 1;
+            self.moved[a] = self.clock;
+        }
+    }
+
+    fn value(&mut self, id: ExprId) -> Scalar {
+        let slot = id.0 as usize;
+        if let Some((when, value)) = self.known[slot] {
+            let mut axes = self.compute.free_axes(id);
+            let mut fresh = true;
+            while axes != 0 {
+                fresh &= self.moved[axes.trailing_zeros() as usize] <= when;
+                axes &= axes - 1;
+            }
+            if fresh {
+                return value;
+            }
+        }
+        let value = self.compute_value(id);
+        self.known[slot] = Some((self.clock, value));
+        value
+    }
+
+    fn compute_value(&mut self, id: ExprId) -> Scalar {
+        match self.compute.expr(id) {
+            Expr::Const(x) => *x,
+            Expr::Position(dtype, index) => Scalar::from_i64(*dtype, index.eval(&self.at)),
+            Expr::InRange(guards) => Scalar::from_i64(DType::Bool, i64::from(guards.iter().all(|g| g.holds(&self.at)))),
+            Expr::Load { operand, index, guards, fill } => {
+                if !guards.iter().all(|g| g.holds(&self.at)) {
+                    return *fill;
+                }
+                let flat = self.flat(*operand, index);
+                self.operands[*operand].get(flat as usize)
+            }
+            Expr::Take { operand, index, dim, at, base } => {
+                let row = self.value(*at).to_i64() - base;
+                let table = self.operands[*operand];
+                if row < 0 || row >= table.ty.shape[*dim] as i64 {
+                    return Scalar::zero(table.ty.dtype);
+                }
+                let flat = self.flat(*operand, index) + row * self.strides[*operand][*dim];
+                table.get(flat as usize)
+            }
+            Expr::Unary(f, x) => scalar::unary(*f, self.value(*x)),
+            Expr::Binary(f, x, y) => {
+                let x = self.value(*x);
+                scalar::binary(*f, x, self.value(*y))
+            }
+            Expr::Compare(f, x, y) => {
+                let x = self.value(*x);
+                Scalar::from_i64(DType::Bool, i64::from(scalar::compare(*f, x, self.value(*y))))
+            }
+            Expr::Select(c, x, y) => {
+                if self.value(*c).bits() != 0 {
+                    self.value(*x)
+                } else {
+                    self.value(*y)
+                }
+            }
+            Expr::Cast(dtype, x) => scalar::cast(*dtype, self.value(*x)),
+            Expr::Reduce { op, axes, order, body } => self.reduce(*op, axes, *order, *body),
+            Expr::ArgMax { axes, body } => self.arg_max(axes, *body),
+        }
+    }
+
+    fn flat(&self, operand: usize, index: &[Index]) -> i64 {
+        let flat = index.iter().zip(&self.strides[operand]).map(|(i, s)| i.eval(&self.at) * s).sum();
+        debug_assert!(flat >= 0 && flat < self.operands[operand].elements() as i64, "load out of bounds");
+        flat
+    }
+
+    /// Calls `f` for every position of the axes, in row-major order, and puts the axes back.
+    fn each(&mut self, axes: &[Axis], mut f: impl FnMut(&mut Self, usize)) {
+        let extents: Vec<usize> = axes.iter().map(|a| self.compute.extents()[a.0 as usize]).collect();
+        let before: Vec<i64> = axes.iter().map(|a| self.at[a.0 as usize]).collect();
+        for i in 0..extents.iter().product() {
+            let mut rest = i;
+            for (a, &extent) in axes.iter().zip(&extents).rev() {
+                self.set(*a, (rest % extent) as i64);
+                rest /= extent;
+            }
+            f(self, i);
+        }
+        for (a, &position) in axes.iter().zip(&before) {
+            self.set(*a, position);
+        }
+    }
+
+    fn reduce(&mut self, op: Reduce, axes: &[Axis], order: Order, body: ExprId) -> Scalar {
+        let identity = op.identity(self.compute.dtype(body));
+        let f = op.combine();
+        match order {
+            Order::Sequential => {
+                let mut acc = identity;
+                self.each(axes, |e, _| acc = scalar::binary(f, acc, e.value(body)));
+                acc
+            }
+            Order::Fma => {
+                let Expr::Binary(Binary::Mul, x, y) = *self.compute.expr(body) else {
+                    unreachable!("a fused chain is over products");
+                };
+                let mut acc = identity;
+                self.each(axes, |e, _| {
+                    let x = e.value(x);
+                    acc = scalar::fma(x, e.value(y), acc);
+                });
+                acc
+            }
+            Order::Lanes => {
+                let mut p = [identity; LANES];
+                self.each(axes, |e, i| p[i % LANES] = scalar::binary(f, p[i % LANES], e.value(body)));
+                let c = |x, y| scalar::binary(f, x, y);
+                c(c(c(p[0], p[4]), c(p[2], p[6])), c(c(p[1], p[5]), c(p[3], p[7])))
+            }
+        }
+    }
+
+    fn arg_max(&mut self, axes: &[Axis], body: ExprId) -> Scalar {
+        let mut best: Option<(f64, i64, usize)> = None;
+        self.each(axes, |e, i| {
+            let v = e.value(body);
+            let (x, n) = (v.to_f64(), v.to_i64());
+            let better = match best {
+                None => true,
+                Some((bx, bn, _)) => {
+                    if v.dtype().is_float() {
+                        x > bx || (x.is_nan() && !bx.is_nan())
+                    } else {
+                        n > bn
+                    }
+                }
+            };
+            if better {
+                best = Some((x, n, i));
+            }
+        });
+        Scalar::from_i64(DType::I32, best.map_or(0, |b| b.2 as i64))
+    }
+}

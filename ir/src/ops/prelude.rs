@@ -1,0 +1,33 @@
+//! What op files use.
+
+pub(crate) use super::{Body, GradCx, GradError, Grads, LocalCx, OpDef, TypeError, Types};
+pub(crate) use crate::attributes;
+pub(crate) use crate::compute::{Axis, Compute, Expr, Guard, Index, Order};
+pub(crate) use crate::interp::{EvalError, Exchange};
+pub(crate) use crate::shard::{Factor, FactorDim, FactorKind, Layout, ShardingRule};
+pub(crate) use crate::{DType, Scalar, Shape, Tensor, Type, Value, scalar};
+pub(crate) use smallvec::smallvec;
+
+/// Checks the number of operands.
+pub(crate) fn exactly<'a, const N: usize>(args: &[&'a Type]) -> Result<[&'a Type; N], TypeError> {
+    <[&Type; N]>::try_from(args).map_err(|_| TypeError::new(format!("takes {N} operands, not {}", args.len())))
+}
+
+/// Fails with a description unless the condition holds.
+pub(crate) fn ensure(holds: bool, problem: impl FnOnce() -> String) -> Result<(), TypeError> {
+    if holds { Ok(()) } else { Err(TypeError::new(problem())) }
+}
+
+/// Checks that dimensions are in range and distinct.
+pub(crate) fn distinct_dims(dims: &[usize], rank: usize) -> Result<(), TypeError> {
+    for (i, d) in dims.iter().enumerate() {
+        ensure(*d < rank, || format!("dimension {d} of a rank-{rank} operand"))?;
+        ensure(!dims[..i].contains(d), || format!("dimension {d} twice"))?;
+    }
+    Ok(())
+}
+
+/// The order of a reduction of `dims`: interleaved where the innermost dimension is reduced, else one after another.
+pub(crate) fn reduction_order(dims: &[usize], rank: usize) -> Order {
+    if rank > 0 && dims.contains(&(rank - 1)) { Order::Lanes } else { Order::Sequential }
+}

@@ -1,0 +1,33 @@
+//! `reshard`: a change of layout, before the graph is divided.
+
+use super::prelude::*;
+
+/// The same value in another layout; the layouts are those of the operand and the result. Partitioning turns it into
+/// slices, sends and collectives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reshard {
+    /// Number of the communication, unique in the graph and equal on all devices.
+    pub channel: usize,
+}
+
+impl OpDef for Reshard {
+    const NAME: &'static str = "reshard";
+    attributes!(channel);
+
+    fn infer(&self, args: &[&Type]) -> Result<Types, TypeError> {
+        let [x] = exactly(args)?;
+        Ok(smallvec![x.clone()])
+    }
+
+    fn body(&self, _: &[&Type], _: &[&Type]) -> Body {
+        Body::Communication
+    }
+
+    fn grad(&self, _: &mut GradCx<'_>) -> Grads {
+        Err(GradError::None(Self::NAME.into()))
+    }
+
+    fn eval(&self, args: &[&Tensor], _: &[Type], _: &mut dyn Exchange) -> Result<Vec<Tensor>, EvalError> {
+        Ok(vec![args[0].clone()])
+    }
+}

@@ -1,0 +1,7 @@
+//! How values are divided over devices: layouts, and the rule of each operation for them.
+
+mod layout;
+mod rule;
+
+pub use layout::{Layout, Sizes};
+pub use rule::{Factor, FactorDim, FactorKind, ShardingRule};

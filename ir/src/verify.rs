@@ -1,0 +1,196 @@
+//! Checks a graph against the rules of its stage and reports every problem.
+
+use crate::ops::Op;
+use crate::{Def, Graph, NodeId, ParamKind, Stage, Value};
+use cranelift_entity::EntityRef;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// A broken rule: where, and what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The node concerned, if it is one.
+    pub node: Option<NodeId>,
+    /// The layer that the node comes from.
+    pub origin: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(n) = self.node {
+            write!(f, "{n}")?;
+            if !self.origin.is_empty() {
+                write!(f, " ({})", self.origin)?;
+            }
+            f.write_str(": ")?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Checks the rules of the graph's stage:
+///
+/// 1. definitions precede uses, and every value is defined once, where its record says;
+/// 2. types are what the operations infer;
+/// 3. names of parameters are unique, and so are those of outputs;
+/// 4. up to Imported no value has a layout; from Sharded to Explicit every value has one that fits it; Local graphs
+///    have none;
+/// 5. Reshard occurs at Explicit only, the other communication in Local graphs only, each channel once;
+/// 6. at Explicit every other node's layouts satisfy its rule, and no output is partial.
+pub fn verify(graph: &Graph) -> Result<(), Vec<Problem>> {
+    let mut v = Verifier { graph, problems: Vec::new() };
+    v.definitions();
+    v.names();
+    if v.problems.is_empty() {
+        v.types();
+        v.layouts();
+        v.communication();
+    }
+    if v.problems.is_empty() && graph.stage == Stage::Explicit {
+        v.rules();
+    }
+    if v.problems.is_empty() { Ok(()) } else { Err(v.problems) }
+}
+
+struct Verifier<'g> {
+    graph: &'g Graph,
+    problems: Vec<Problem>,
+}
+
+impl Verifier<'_> {
+    fn report(&mut self, node: Option<NodeId>, message: String) {
+        let origin = node.map_or(String::new(), |n| self.graph.nodes[n].origin.to_string());
+        self.problems.push(Problem { node, origin, message });
+    }
+
+    fn definitions(&mut self) {
+        let g = self.graph;
+        let mut defined = BTreeSet::new();
+        for (i, p) in g.params.iter().enumerate() {
+            match g.values.get(p.value) {
+                Some(d) if d.def == Def::Param(i) => drop(defined.insert(p.value)),
+                Some(_) | None => self.report(None, format!("parameter `{}` is not defined by {}", p.name, p.value)),
+            }
+        }
+        for (id, node) in &g.nodes {
+            for a in &node.args {
+                if !defined.contains(a) {
+                    self.report(Some(id), format!("{a} is used before it is defined"));
+                }
+            }
+            for (i, r) in node.results.iter().enumerate() {
+                let here = g.values.get(*r).is_some_and(|d| d.def == Def::Node(id, i));
+                if !here || !defined.insert(*r) {
+                    self.report(Some(id), format!("{r} is not defined here, or twice"));
+                }
+            }
+        }
+        for o in &g.outputs {
+            if !defined.contains(&o.value) {
+                self.report(None, format!("output `{}` is {}, which is not defined", o.name, o.value));
+            }
+        }
+        for p in &g.params {
+            if let ParamKind::State { next: Some(next) } = p.kind
+                && (!defined.contains(&next) || g.ty(next) != g.ty(p.value))
+            {
+                self.report(None, format!("state `{}` does not become a value of its type", p.name));
+            }
+        }
+    }
+
+    fn names(&mut self) {
+        let g = self.graph;
+        let mut seen = BTreeSet::new();
+        for p in &g.params {
+            if !seen.insert(p.name.clone()) {
+                self.report(None, format!("two parameters are named `{}`", p.name));
+            }
+        }
+        let mut seen = BTreeSet::new();
+        for o in &g.outputs {
+            if !seen.insert(o.name.clone()) {
+                self.report(None, format!("two outputs are named `{}`", o.name));
+            }
+        }
+    }
+
+    fn types(&mut self) {
+        for (id, node) in &self.graph.nodes {
+            match node.op.infer(&self.graph.arg_types(id)) {
+                Ok(types) => {
+                    let have = self.graph.result_types(id);
+                    if types.len() != have.len() || types.iter().zip(&have).any(|(a, b)| a != *b) {
+                        self.report(Some(id), format!("results are {have:?}, inferred {types:?}"));
+                    }
+                }
+                Err(e) => self.report(Some(id), e.of(node.op.name()).to_string()),
+            }
+        }
+    }
+
+    fn layouts(&mut self) {
+        let g = self.graph;
+        for (v, data) in &g.values {
+            let node = g.def_node(v);
+            match (&data.layout, g.stage) {
+                (None, Stage::Imported | Stage::Local) => {}
+                (Some(_), Stage::Imported | Stage::Local) => {
+                    self.report(node, format!("{v} has a layout at stage {}", g.stage));
+                }
+                (None, Stage::Sharded | Stage::Explicit) => self.report(node, format!("{v} has no layout")),
+                (Some(l), Stage::Sharded | Stage::Explicit) => {
+                    if !l.fits(&data.ty, g.devices) {
+                        self.report(node, format!("layout {l} does not fit {v}: {}", data.ty));
+                    }
+                }
+            }
+        }
+    }
+
+    fn communication(&mut self) {
+        let mut channels = BTreeSet::new();
+        for (id, node) in &self.graph.nodes {
+            let (allowed, channel) = match &node.op {
+                Op::Reshard(op) => (self.graph.stage == Stage::Explicit, op.channel),
+                Op::AllGather(op) => (self.graph.stage == Stage::Local, op.channel),
+                Op::AllReduce(op) => (self.graph.stage == Stage::Local, op.channel),
+                Op::AllToAll(op) => (self.graph.stage == Stage::Local, op.channel),
+                Op::Recv(op) => (self.graph.stage == Stage::Local, op.channel),
+                Op::ReduceScatter(op) => (self.graph.stage == Stage::Local, op.channel),
+                Op::Send(op) => (self.graph.stage == Stage::Local, op.channel),
+                _ => continue,
+            };
+            if !allowed {
+                self.report(Some(id), format!("{} at stage {}", node.op.name(), self.graph.stage));
+            }
+            if !channels.insert(channel) {
+                self.report(Some(id), format!("channel {channel} is used twice"));
+            }
+        }
+    }
+
+    fn rules(&mut self) {
+        let g = self.graph;
+        let of = |values: &[Value]| values.iter().map(|v| g.layout(*v)).collect::<Vec<_>>();
+        for (id, node) in &g.nodes {
+            if node.op.is_communication() {
+                continue;
+            }
+            let (args, results) = (of(&node.args), of(&node.results));
+            if !g.rule(id).allows(&args, &results) {
+                let list = |l: &[crate::Layout]| l.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+                let (from, to) = (list(&args), list(&results));
+                self.report(Some(id), format!("{} cannot take {from} to {to}", node.op.name()));
+            }
+        }
+        for o in &g.outputs {
+            if matches!(g.layout(o.value), crate::Layout::Partial(_)) {
+                self.report(g.def_node(o.value), format!("output `{}` is a partial value", o.name));
+            }
+        }
+        debug_assert!(g.values.iter().all(|(v, _)| v.index() < g.values.len()));
+    }
+}
