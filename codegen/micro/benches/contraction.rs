@@ -4,88 +4,13 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use intwain_micro::{Contraction, Element, Isa, Operand, Output, Plan, RightForm, Start, Window};
+use intwain_micro::{Contraction, Element, Isa, Plan, RightForm};
 
-struct Conv {
-    name: &'static str,
-    batch: usize,
-    size: usize,
-    channels: usize,
-    filters: usize,
-    kernel: usize,
-    stride: usize,
-}
+#[path = "../tests/common/conv.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod conv;
 
-fn conv(c: &Conv) -> Contraction {
-    let out = c.size.div_ceil(c.stride);
-    let pad = ((out - 1) * c.stride + c.kernel).saturating_sub(c.size) / 2;
-    let (w, h) = (c.channels as isize, (c.size * c.channels) as isize);
-    let window = |dim: usize, address_stride| Window {
-        outer_dim: dim + 1,
-        k_dim: dim,
-        stride: c.stride,
-        dilation: 1,
-        low_pad: pad as isize,
-        input_dilation: 1,
-        extent: c.size,
-        address_stride,
-    };
-    let image = c.size * c.size * c.channels;
-    let (k, n) = (c.kernel * c.kernel * c.channels, c.filters);
-    Contraction {
-        element: Element::F32,
-        batch: vec![],
-        m: vec![c.batch, out, out],
-        n: vec![n],
-        k: vec![c.kernel, c.kernel, c.channels],
-        a: Operand {
-            len: c.batch * image,
-            base: 0,
-            batch: vec![],
-            outer: vec![image as isize, 0, 0],
-            k: vec![0, 0, 1],
-            windows: vec![window(0, h), window(1, w)],
-        },
-        b: Operand {
-            len: k * n,
-            base: 0,
-            batch: vec![],
-            outer: vec![1],
-            k: vec![(c.kernel * c.channels * n) as isize, (c.channels * n) as isize, n as isize],
-            windows: vec![],
-        },
-        c: Output {
-            len: c.batch * out * out * n,
-            base: 0,
-            batch: vec![],
-            m: vec![(out * out * n) as isize, (out * n) as isize, n as isize],
-            n: vec![1],
-        },
-        start: Start::Zero,
-        right: RightForm::Packed,
-    }
-}
-
-/// Weight gradient of [`conv`]: the input's windows with roles exchanged, contracted with the output's gradient.
-fn weight_gradient(c: &Conv) -> Contraction {
-    let f = conv(c);
-    let exchange =
-        |w: &Window| Window { outer_dim: w.k_dim, k_dim: w.outer_dim, stride: w.dilation, dilation: w.stride, ..*w };
-    Contraction {
-        m: f.k.clone(),
-        k: f.m.clone(),
-        a: Operand {
-            outer: f.a.k.clone(),
-            k: f.a.outer.clone(),
-            windows: f.a.windows.iter().map(exchange).collect(),
-            ..f.a
-        },
-        b: Operand { len: f.c.len, base: 0, batch: vec![], outer: vec![1], k: f.c.m, windows: vec![] },
-        c: Output { len: f.b.len, base: 0, batch: vec![], m: f.b.k, n: vec![1] },
-        right: RightForm::Plain,
-        ..f
-    }
-}
+use conv::{Conv, Space};
 
 fn batched(heads: usize, m: usize, n: usize, k: usize, transposed: bool) -> Contraction {
     let mut d = Contraction::product(Element::F32, m, n, k);
@@ -183,14 +108,8 @@ fn main() {
     let wanted = |name: &str| filter.is_empty() || filter.iter().any(|f| name.contains(f.as_str()));
     let isas: Vec<Isa> = Isa::supported().into_iter().filter(|i| *i != Isa::Portable).collect();
     let isas = if isas.is_empty() { vec![Isa::Portable] } else { isas };
-    let shape = |name, size, channels, filters, kernel, stride| Conv {
-        name,
-        batch: 8,
-        size,
-        channels,
-        filters,
-        kernel,
-        stride,
+    let shape = |name, size, channels, filters, kernel, stride| {
+        (name, Conv { batch: 8, groups: 1, channels, filters, space: vec![Space::same(size, kernel, stride); 2] })
     };
     let convs = [
         shape("conv 7x7s2 3-64 @224", 224, 3, 64, 7, 2),
@@ -204,13 +123,13 @@ fn main() {
         shape("conv 1x1 2048-512 @7", 7, 2048, 512, 1, 1),
         shape("conv 3x3 16-16 @32", 32, 16, 16, 3, 1),
     ];
-    for c in convs.iter().filter(|c| wanted(c.name)) {
-        measure(c.name, &conv(c), &isas);
+    for (name, c) in convs.iter().filter(|(name, _)| wanted(name)) {
+        measure(name, &Contraction { right: RightForm::Packed, ..c.forward(Element::F32) }, &isas);
     }
-    for c in convs.iter().filter(|c| c.kernel == 3) {
-        let name = c.name.replace("conv", "wgrad");
+    for (name, c) in &convs {
+        let name = name.replace("conv", "wgrad");
         if wanted(&name) {
-            measure(&name, &weight_gradient(c), &isas);
+            measure(&name, &c.weight_gradient(Element::F32), &isas);
         }
     }
     for (m, n, k) in

@@ -2,6 +2,7 @@
 
 mod descriptor;
 mod error;
+mod image;
 mod isa;
 mod kernel;
 mod pack;

@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use crate::descriptor::{Contraction, Element, RightForm, Start};
 use crate::error::Error;
+use crate::image::Image;
 use crate::isa::Isa;
 use crate::kernel::{Float, Kernels, Order};
-use crate::run;
-use crate::view::{Along, Canonical, Source, canonical};
+use crate::run::{self, Strip};
+use crate::view::{Along, Canonical, canonical};
 
 /// Called on a rectangle of C once its chains are complete: `(ctx, b, m0, m1, n0, n1)`, ends exclusive, b, m and n
 /// flattened row-major over their dims. It may rewrite that rectangle of C in place. Every element is passed once.
@@ -31,6 +32,41 @@ pub(crate) enum Left {
     Rows,
     /// Copied as one column-major panel per tile.
     Columns,
+    /// As image rows, see [`Image`].
+    Image { order: Order },
+}
+
+/// How k falls into blocks: never across a multiple of `unit`, unless as whole units inside one period.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Split {
+    pub(crate) unit: usize,
+    /// Part of a unit per block, if less than one.
+    piece: usize,
+    /// Units per block otherwise, and units after which a block ends in any case.
+    count: usize,
+    period: usize,
+}
+
+impl Split {
+    /// Near-equal blocks of at most `longest`.
+    fn new(unit: usize, period: usize, longest: usize) -> Split {
+        let even = |whole: usize, most: usize| whole.div_ceil(whole.div_ceil(most.max(1)).max(1));
+        Split { unit, piece: even(unit, longest), count: even(period, longest / unit.max(1)), period }
+    }
+
+    /// Length of the block that begins at `k0 < k`.
+    pub(crate) fn block(&self, k0: usize) -> usize {
+        let (u, r) = (k0 / self.unit, k0 % self.unit);
+        if self.piece < self.unit {
+            self.piece.min(self.unit - r)
+        } else {
+            self.count.min(self.period - u % self.period) * self.unit
+        }
+    }
+
+    fn longest(&self) -> usize {
+        if self.piece < self.unit { self.piece } else { self.count * self.unit }
+    }
 }
 
 /// How the kernels get B.
@@ -49,6 +85,7 @@ pub(crate) enum Right {
 /// Byte offsets into (aligned) scratch.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Scratch {
+    pub(crate) strips: usize,
     pub(crate) a: usize,
     pub(crate) b: usize,
     pub(crate) spare: usize,
@@ -74,8 +111,10 @@ pub struct Plan {
     pub(crate) right: Right,
     /// Columns of a panel of B.
     pub(crate) panel: usize,
-    /// k per block.
-    pub(crate) k_block: usize,
+    pub(crate) image: Option<Image>,
+    pub(crate) split: Split,
+    /// Longest block of k.
+    k_block: usize,
     /// Rows and columns of one task.
     pub(crate) m_grain: usize,
     pub(crate) n_grain: usize,
@@ -117,6 +156,8 @@ impl Plan {
             left: Left::Rows,
             right: Right::Packed,
             panel: kernels.panel(),
+            image: None,
+            split: Split::new(1, 1, 1),
             k_block: 0,
             m_grain: 1,
             n_grain: 1,
@@ -136,14 +177,32 @@ impl Plan {
         let size = |elements: usize| elements.saturating_mul(bytes);
         let few_rows = self.m <= 8 && size(self.m.saturating_mul(self.k)) <= LEFT_BYTES;
         let longest = if few_rows { self.k } else { K_BYTES / bytes };
-        self.k_block = self.k.div_ceil(self.k.div_ceil(longest.max(1)).max(1));
-        self.left = left(&self.problem.a, self.n, self.panel, bytes);
+        self.choose_left(tile, bytes);
+        let line = self.problem.a.lines.run.len;
+        self.split = match (self.left, &self.image) {
+            (Left::Image { order: Order::Rows }, Some(image)) => Split::new(line, image.segments, longest),
+            (Left::Image { order: Order::Columns }, Some(image)) => {
+                Split::new(image.width, image.heights, longest.max(image.width))
+            }
+            (Left::Direct { .. } | Left::Rows | Left::Columns | Left::Image { .. }, _) => {
+                Split::new(1, self.k.max(1), longest)
+            }
+        };
+        self.k_block = self.split.longest().min(self.k);
         self.right = match form {
             RightForm::Packed => Right::Packed,
             RightForm::Plain => self.plain_right(tile, bytes),
         };
 
-        let row_limit = (LEFT_BYTES / size(self.k_block).max(1)).clamp(tile, MOST_ROWS).next_multiple_of(tile);
+        let (row_unit, row_bytes) = match (self.left, &self.image) {
+            (Left::Image { order: Order::Rows }, Some(image)) => {
+                (image.width, size(image.height_step().unsigned_abs() / image.width))
+            }
+            (Left::Image { .. }, _) => (tile, 0),
+            (Left::Direct { .. } | Left::Rows | Left::Columns, _) => (tile, size(self.k_block)),
+        };
+        let row_limit = (LEFT_BYTES / row_bytes.max(1)).min(MOST_ROWS) / row_unit * row_unit;
+        let row_limit = row_limit.max(row_unit);
         let column_limit = match self.right {
             Right::Packed | Right::Direct { .. } => MOST_COLUMNS,
             Right::Block => (RIGHT_BYTES / size(self.k_block).max(1)).clamp(self.panel, MOST_COLUMNS),
@@ -152,15 +211,42 @@ impl Plan {
         .next_multiple_of(self.panel);
         let work = self.m.saturating_mul(self.n).saturating_mul(self.k.max(16));
         let wanted = (work.saturating_mul(self.batches) / TASK_WORK).clamp(1, MOST_TASKS).div_ceil(self.batches);
-        let row_tiles = self.m.div_ceil(tile);
-        let by_rows = wanted.min(row_tiles);
-        self.m_grain = (row_tiles.div_ceil(by_rows) * tile).min(row_limit).min(self.m);
+        let row_units = self.m.div_ceil(row_unit);
+        let by_rows = wanted.min(row_units);
+        self.m_grain = (row_units.div_ceil(by_rows) * row_unit).min(row_limit).min(self.m);
         let panels = self.n.div_ceil(self.panel);
         let by_columns = wanted.div_ceil(self.m.div_ceil(self.m_grain)).min(panels);
         self.n_grain = (panels.div_ceil(by_columns) * self.panel).min(column_limit);
         self.m_block = (row_limit / self.m_grain).max(1) * self.m_grain;
         self.n_block = (column_limit / self.n_grain).max(1) * self.n_grain;
         self.lay_out(bytes);
+    }
+
+    fn choose_left(&mut self, tile: usize, bytes: usize) {
+        let lines = &self.problem.a.lines;
+        let plain = lines.is_plain() && (lines.run.step == 1 || lines.run.len == 1);
+        let (order, copied) = match self.problem.a.along {
+            Along::K => (Order::Rows, Left::Rows),
+            Along::Outer => (Order::Columns, Left::Columns),
+        };
+        if let Some(step) = lines.fixed.uniform().filter(|_| plain)
+            && (self.n <= 2 * self.panel || (order == Order::Rows && !aliases(step, bytes)))
+        {
+            self.left = Left::Direct { order, step };
+            return;
+        }
+        let image = if self.k == 0 { None } else { Image::new(lines) };
+        self.image = image.filter(|image| {
+            let (copied, im2col) = image.copied(lines.run.len * image.segments);
+            let pays = image.in_place || copied.saturating_mul(3) <= im2col.saturating_mul(2);
+            let (rows, fits) = match order {
+                Order::Rows => (image.width, !aliases(image.pixel, bytes) && image.width <= MOST_ROWS),
+                Order::Columns => (lines.run.len, image.width * bytes <= 2 * K_BYTES),
+            };
+            // Tiles end with an image row (or a run of rows): few rows in each would waste the kernels.
+            pays && fits && 2 * rows >= rows.div_ceil(tile) * tile
+        });
+        self.left = if self.image.is_some() { Left::Image { order } } else { copied };
     }
 
     fn plain_right(&self, tile: usize, bytes: usize) -> Right {
@@ -185,6 +271,12 @@ impl Plan {
             Left::Direct { .. } => 0,
             Left::Rows => rows * self.left_pitch(),
             Left::Columns => rows * self.k_block,
+            Left::Image { order } => self.image.as_ref().map_or(0, |image| {
+                image.room(match order {
+                    Order::Rows => rows / image.width,
+                    Order::Columns => self.k_block / image.width,
+                })
+            }),
         };
         let b = match self.right {
             Right::Packed => 0,
@@ -200,7 +292,8 @@ impl Plan {
             (Right::Packed, _) | (_, Along::Outer) => 0,
             (Right::Direct { .. } | Right::Whole | Right::Block, Along::K) => self.panel * spare_k,
         };
-        let mut s = Scratch { a: round(rows * size_of::<isize>()), ..Scratch::default() };
+        let mut s = Scratch { strips: round(rows * size_of::<isize>()), ..Scratch::default() };
+        s.a = s.strips + round(rows * size_of::<Strip>());
         s.b = s.a + round(a * bytes);
         s.spare = s.b + round(b * bytes);
         s.total = s.spare + round(spare * bytes) + ALIGNMENT;
@@ -309,19 +402,6 @@ const MOST_COLUMNS: usize = 1024;
 /// Multiply-adds worth a task of their own, and a bound on the number of tasks.
 const TASK_WORK: usize = 1 << 18;
 const MOST_TASKS: usize = 96;
-
-fn left(a: &Source, n: usize, panel: usize, bytes: usize) -> Left {
-    let lines = &a.lines;
-    let plain = lines.is_plain() && (lines.run.step == 1 || lines.run.len == 1);
-    let (order, copied) = match a.along {
-        Along::K => (Order::Rows, Left::Rows),
-        Along::Outer => (Order::Columns, Left::Columns),
-    };
-    match lines.fixed.uniform().filter(|_| plain) {
-        Some(step) if n <= 2 * panel || (order == Order::Rows && !aliases(step, bytes)) => Left::Direct { order, step },
-        Some(_) | None => copied,
-    }
-}
 
 /// Whether lines `step` apart fall on so few cache sets that a tile's worth of them evict each other.
 fn aliases(step: isize, bytes: usize) -> bool {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::descriptor::Start;
+use crate::image::Image;
 use crate::kernel::{Float, Kernels, Order, Tile};
 use crate::pack::{self, Part};
 use crate::plan::{ALIGNMENT, Epilogue, Left, Plan, Right};
@@ -26,6 +27,7 @@ struct Call<'p, T: 'static> {
     c: *mut T,
     epilogue: Option<Epilogue>,
     c_rows: *mut isize,
+    strips: *mut Strip,
     left: *mut T,
     right: *mut T,
     spare: *mut T,
@@ -58,6 +60,7 @@ pub(crate) unsafe fn tasks<T: Float>(
         c,
         epilogue,
         c_rows: start.cast(),
+        strips: start.wrapping_add(layout.strips).cast(),
         left: start.wrapping_add(layout.a).cast(),
         right: start.wrapping_add(layout.b).cast(),
         spare: start.wrapping_add(layout.spare).cast(),
@@ -86,16 +89,27 @@ pub(crate) unsafe fn tasks<T: Float>(
     }
 }
 
-/// Where the kernels find a block of an operand.
+/// The rows of one tile: the first, their number, and where their A begins.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Strip {
+    row: usize,
+    count: usize,
+    a: isize,
+}
+
+/// Where the kernels find a block of A; `strips` of the call hold the tiles.
 struct LeftPart<T> {
     base: *const T,
     order: Order,
     /// Distance between rows or columns; in copied panels, columns are as far apart as the tile has rows.
     step: Option<isize>,
-    /// Distance from one row of the block to the next.
-    row: isize,
+    strips: usize,
+    segments: usize,
+    segment: usize,
+    segment_step: isize,
 }
 
+/// Where the kernels find a block of B.
 struct RightPart<T> {
     /// First panel.
     base: *const T,
@@ -131,7 +145,7 @@ impl<T: Float> Call<'_, T> {
         }
         let mut k0 = 0;
         loop {
-            let ks = plan.k_block.min(plan.k - k0);
+            let ks = if plan.k == 0 { 0 } else { plan.split.block(k0).min(plan.k - k0) };
             // SAFETY: the parts lie inside the operands and the scratch laid out for them.
             unsafe {
                 let left = self.left_part(a, &block, k0, ks);
@@ -149,6 +163,15 @@ impl<T: Float> Call<'_, T> {
         let plan = self.plan;
         let source = &plan.problem.a;
         let part = Part { k0, ks, o0: block.m0, os: block.m1 - block.m0 };
+        let whole = |base: *const T, order, step| LeftPart {
+            base,
+            order,
+            step,
+            strips: 0,
+            segments: 1,
+            segment: ks,
+            segment_step: 0,
+        };
         match plan.left {
             Left::Direct { order, step } => {
                 let (row, column) = match order {
@@ -156,27 +179,118 @@ impl<T: Float> Call<'_, T> {
                     Order::Columns => (1, step),
                 };
                 let base = a.wrapping_offset(block.m0 as isize * row + k0 as isize * column);
-                LeftPart { base, order, step: Some(step), row }
+                // SAFETY: scratch holds a strip for every row.
+                let strips = unsafe { self.even_strips(part.os, row) };
+                LeftPart { strips, ..whole(base, order, Some(step)) }
             }
             Left::Rows => {
                 let pitch = plan.left_pitch();
-                if ks > 0 {
-                    // SAFETY: scratch holds the block's rows at this pitch.
-                    unsafe { pack::rows(source, a, part, pitch, self.left) };
-                }
-                LeftPart { base: self.left, order: Order::Rows, step: Some(pitch as isize), row: pitch as isize }
+                // SAFETY: scratch holds the block's rows at this pitch, and a strip for every row.
+                let strips = unsafe {
+                    if ks > 0 {
+                        pack::rows(source, a, part, pitch, self.left);
+                    }
+                    self.even_strips(part.os, pitch as isize)
+                };
+                LeftPart { strips, ..whole(self.left, Order::Rows, Some(pitch as isize)) }
             }
             Left::Columns => {
-                for (row, rows) in strips(part.os, self.kernels.rows()) {
+                // SAFETY: the panels of the strips lie one after another in scratch.
+                let strips = unsafe {
                     if ks > 0 {
-                        let strip = Part { o0: block.m0 + row, os: rows, ..part };
-                        // SAFETY: the panels of the strips lie one after another in scratch.
-                        unsafe { pack::panel(source, a, strip, rows, self.left.add(row * ks), self.spare) };
+                        for (row, rows) in strips(part.os, self.kernels.rows()) {
+                            let strip = Part { o0: block.m0 + row, os: rows, ..part };
+                            pack::panel(source, a, strip, rows, self.left.add(row * ks), self.spare);
+                        }
+                    }
+                    self.even_strips(part.os, ks as isize)
+                };
+                LeftPart { strips, ..whole(self.left, Order::Columns, None) }
+            }
+            Left::Image { order } => {
+                let image = plan.image.as_ref().expect("an image plan has an image");
+                let base = if image.in_place { a } else { self.left.cast_const() };
+                let part = LeftPart { segment: ks.min(plan.split.unit), ..whole(base, order, Some(image.pixel)) };
+                let segments = ks.div_ceil(plan.split.unit);
+                // SAFETY: scratch holds the copy of the block's rows, and a strip for every row.
+                unsafe {
+                    match order {
+                        Order::Rows => {
+                            let strips = self.image_rows(image, a, block, k0);
+                            LeftPart { strips, segments, segment_step: image.segment_step(), ..part }
+                        }
+                        Order::Columns => {
+                            let strips = self.image_columns(image, a, block, k0 / image.width, segments);
+                            LeftPart { strips, segments, segment_step: image.height_step(), ..part }
+                        }
                     }
                 }
-                LeftPart { base: self.left, order: Order::Columns, step: None, row: ks as isize }
             }
         }
+    }
+
+    /// Tiles over rows that are `step` apart.
+    unsafe fn even_strips(&self, rows: usize, step: isize) -> usize {
+        let mut count = 0;
+        for (row, rows) in strips(rows, self.kernels.rows()) {
+            // SAFETY: scratch holds a strip for every row.
+            unsafe { *self.strips.add(count) = Strip { row, count: rows, a: row as isize * step } };
+            count += 1;
+        }
+        count
+    }
+
+    /// Tiles over whole image rows; the first block of k copies them.
+    unsafe fn image_rows(&self, image: &Image, a: *const T, block: &Block, k0: usize) -> usize {
+        let unit = self.plan.split.unit;
+        let inside = (k0 / unit) as isize * image.segment_step() + (k0 % unit) as isize;
+        let (mut copied, mut count, mut first) = (0, 0, 0);
+        for band in image.bands(block.m0 / image.width, block.m1 / image.width) {
+            let start = if image.in_place { image.offset(&band) } else { copied as isize };
+            if k0 == 0 && !image.in_place {
+                // SAFETY: scratch has room for the bands of a block.
+                unsafe { image.copy(a, &band, self.left.add(copied)) };
+            }
+            copied += image.band_len(&band);
+            for height in 0..band.h1 - band.h0 {
+                let start = start + height as isize * image.height_step() + inside;
+                for (column, rows) in strips(image.width, self.kernels.rows()) {
+                    let a = start + column as isize * image.pixel;
+                    // SAFETY: scratch holds a strip for every row.
+                    unsafe { *self.strips.add(count) = Strip { row: first + column, count: rows, a } };
+                    count += 1;
+                }
+                first += image.width;
+            }
+        }
+        count
+    }
+
+    /// Tiles over the contiguous runs of m, with k over the pixels of `heights` image rows from `first` on.
+    unsafe fn image_columns(&self, image: &Image, a: *const T, block: &Block, first: usize, heights: usize) -> usize {
+        let mut start = 0;
+        for band in image.bands(first, first + heights) {
+            if image.in_place {
+                start = image.offset(&band);
+            } else {
+                // SAFETY: a block of k lies in one band, for which scratch has room.
+                unsafe { image.copy(a, &band, self.left) };
+            }
+        }
+        let run = self.plan.problem.a.lines.run.len;
+        let (mut count, mut row) = (0, block.m0);
+        while row < block.m1 {
+            let length = (run - row % run).min(block.m1 - row);
+            for (inside, rows) in strips(length, self.kernels.rows()) {
+                let m = row + inside;
+                let a = start + (m / run) as isize * image.segment_step() + (m % run) as isize;
+                // SAFETY: scratch holds a strip for every row.
+                unsafe { *self.strips.add(count) = Strip { row: m - block.m0, count: rows, a } };
+                count += 1;
+            }
+            row += length;
+        }
+        count
     }
 
     unsafe fn right_part(&mut self, b: *const T, block: &Block, k0: usize, ks: usize) -> RightPart<T> {
@@ -236,7 +350,6 @@ impl<T: Float> Call<'_, T> {
         ks: usize,
     ) {
         let plan = self.plan;
-        let rows = block.m1 - block.m0;
         let columns = block.n1 - block.n0;
         let whole = if right.tail.is_some() { columns / plan.panel * plan.panel } else { columns };
         let lanes = self.kernels.lanes;
@@ -245,26 +358,27 @@ impl<T: Float> Call<'_, T> {
         while column < columns {
             let in_tail = column >= whole;
             let left_over = if in_tail { columns - column } else { whole - column };
-            let widest =
-                if rows <= self.kernels.rows() { left_over.div_ceil(lanes) } else { left_over.div_ceil(lanes).min(2) };
+            let widest = if left.strips == 1 { left_over.div_ceil(lanes) } else { left_over.div_ceil(lanes).min(2) };
             let b = match right.tail {
                 Some(tail) if in_tail => tail,
                 _ => right.base.wrapping_offset((column / plan.panel) as isize * right.panel),
             };
             let b_step = if in_tail { plan.panel as isize } else { right.step };
             let mut width = 0;
-            for (row, count) in strips(rows, self.kernels.rows()) {
+            for i in 0..left.strips {
+                // SAFETY: the left part has written its strips.
+                let Strip { row, count, a } = unsafe { *self.strips.add(i) };
                 let (vectors, kernel) = self.kernels.pick(count, widest, left.order);
                 width = (vectors * lanes).min(left_over);
                 let tile = Tile {
-                    a: left.base.wrapping_offset(row as isize * left.row),
+                    a: left.base.wrapping_offset(a),
                     a_step: left.step.unwrap_or(count as isize),
                     b,
                     b_step,
                     b_panel: right.panel,
-                    segments: 1,
-                    segment: ks,
-                    a_segment: 0,
+                    segments: left.segments,
+                    segment: left.segment,
+                    a_segment: left.segment_step,
                     c: c.wrapping_add(block.n0 + column),
                     c_rows: self.c_rows.wrapping_add(row).cast_const(),
                     columns: width,

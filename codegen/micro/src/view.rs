@@ -95,7 +95,7 @@ pub(crate) struct Run {
     pub(crate) len: usize,
     pub(crate) step: isize,
     /// The window whose coordinate rises by one every `unit` elements of the run, if one does.
-    window: Option<(usize, isize)>,
+    pub(crate) window: Option<(usize, isize)>,
 }
 
 /// An operand as lines along one axis.

@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::conv::{Conv, Space};
 use common::{Draw, Real, check, data, naive, run_cut, same};
 use intwain_micro::{Contraction, Element, Isa, Plan, RightForm, Start};
 use proptest::prelude::*;
@@ -18,6 +19,52 @@ proptest! {
         let d = Contraction { element: Element::F64, ..d };
         check::<f64>(&d, 9, &cuts).map_err(|e| TestCaseError::fail(format!("{e}\n{d:?}")))?;
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_convolutions_match_the_chain(
+        bytes in prop::collection::vec(any::<u8>(), 40),
+        cuts in prop::collection::vec(any::<usize>(), 0..3),
+    ) {
+        let conv = common::convolution(&mut Draw(&bytes));
+        let fail = |e| TestCaseError::fail(format!("{e}\n{conv:?}"));
+        check::<f32>(&conv.forward(Element::F32), 3, &cuts).map_err(fail)?;
+        check::<f32>(&conv.weight_gradient(Element::F32), 4, &cuts).map_err(fail)?;
+    }
+}
+
+/// Convolutions that run on image rows, with several k blocks, bands and planes.
+#[test]
+fn image_convolutions_match_the_chain() {
+    let two = |s: Space| vec![s; 2];
+    let conv = |batch, channels, filters, space| Conv { batch, groups: 1, channels, filters, space };
+    let valid = Space { low_pad: 0, output: 20, ..Space::same(22, 3, 1) };
+    let cases = [
+        conv(2, 3, 40, two(Space::same(30, 7, 2))),
+        conv(2, 130, 5, two(Space::same(14, 3, 1))),
+        conv(3, 20, 33, two(Space::same(15, 3, 1))),
+        conv(2, 9, 4, two(valid)),
+        conv(2, 9, 4, two(Space { dilation: 2, low_pad: 2, ..Space::same(16, 3, 1) })),
+        conv(2, 30, 4, vec![Space { dilation: 2, low_pad: 2, ..Space::same(16, 3, 1) }, Space::same(29, 3, 1)]),
+        conv(2, 30, 4, vec![valid, Space::same(29, 3, 2)]),
+        conv(1, 8, 4, vec![Space::same(600, 5, 1)]),
+        conv(1, 4, 4, vec![Space::same(4, 3, 1), Space::same(9, 3, 1), Space::same(15, 3, 1)]),
+        Conv { groups: 2, ..conv(2, 12, 10, two(Space::same(14, 3, 1))) },
+    ];
+    let mut images = [0, 0];
+    for case in &cases {
+        for (d, images) in [case.forward(Element::F32), case.weight_gradient(Element::F32)].iter().zip(&mut images) {
+            check::<f32>(d, 3, &[2, 7]).unwrap_or_else(|e| panic!("{e}\n{case:?}"));
+            let plan = Plan::new(d, Isa::detect()).unwrap();
+            *images += usize::from(format!("{plan:?}").contains("left: Image"));
+        }
+        let wide = case.forward(Element::F64);
+        check::<f64>(&wide, 3, &[2, 7]).unwrap_or_else(|e| panic!("{e}\n{case:?}"));
+    }
+    assert!(images.iter().all(|i| *i >= 5), "{images:?} of the cases ran on image rows");
 }
 
 /// Sizes that cross every block boundary: several blocks of k, several coalesced rows and columns.

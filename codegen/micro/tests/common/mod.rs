@@ -1,6 +1,8 @@
 //! The oracle: the definition, element by element, and random descriptors.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod conv;
+
 use intwain_micro::{Contraction, Element, Epilogue, Isa, Operand, Output, Plan, RightForm, Start, Window};
 
 /// f32 or f64 with exact fused multiply-add and bit comparison.
@@ -148,6 +150,33 @@ pub fn check<T: Real>(d: &Contraction, seed: u64, cuts: &[usize]) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// Random convolutions of ranks 1 to 3.
+pub fn convolution(draw: &mut Draw<'_>) -> conv::Conv {
+    let rank = 1 + draw.below(3);
+    let most = [40, 19, 9][rank - 1];
+    let space = |draw: &mut Draw<'_>| {
+        let (kernel, stride) = (1 + draw.below(4), 1 + draw.below(3));
+        let plain = draw.below(3) < 2;
+        let dilation = if plain { 1 } else { 1 + draw.below(2) };
+        let input_dilation = if plain { 1 } else { 1 + draw.below(2) };
+        let (input, low_pad, high_pad) = (1 + draw.below(most), draw.below(4), draw.below(4));
+        let padded = (input - 1) * input_dilation + 1 + low_pad + high_pad;
+        let reach = (kernel - 1) * dilation + 1;
+        let output = if padded < reach { 1 } else { (padded - reach) / stride + 1 };
+        conv::Space { input, output, kernel, stride, dilation, low_pad: low_pad as isize - 1, input_dilation }
+    };
+    let space: Vec<conv::Space> = (0..rank).map(|_| space(draw)).collect();
+    let outputs: usize = space.iter().map(|s| s.output * s.kernel).product();
+    let few = (4000 / outputs).clamp(1, 19);
+    conv::Conv {
+        batch: 1 + draw.below(3),
+        groups: 1 + draw.below(5) / 3,
+        channels: 1 + draw.below(few),
+        filters: [1, 3, 16, 33, 40][draw.below(5)].min(8000 / outputs + 1),
+        space,
+    }
 }
 
 /// Decisions drawn from bytes, so that failures shrink.
