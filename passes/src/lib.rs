@@ -1,8 +1,10 @@
 //! The passes of Intwain.
 
 pub mod check;
+pub mod cost;
 pub mod hardware;
 pub mod listing;
 pub mod memory;
+pub mod place;
 pub mod simulate;
 pub mod solve;

@@ -20,6 +20,37 @@ use table::Table;
 /// Most states a node may have.
 pub const MAX_STATES: usize = 16;
 
+/// A set of states of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct StateSet(u16);
+
+impl StateSet {
+    /// One state.
+    pub fn one(state: usize) -> StateSet {
+        StateSet(1 << state)
+    }
+
+    /// The first `n` states.
+    pub fn first(n: usize) -> StateSet {
+        StateSet(((1u32 << n) - 1) as u16)
+    }
+
+    /// Whether the state is in the set.
+    pub fn contains(self, state: usize) -> bool {
+        self.0 >> state & 1 == 1
+    }
+
+    /// The states in the set that satisfy a condition.
+    pub fn filter(self, keep: impl Fn(usize) -> bool) -> StateSet {
+        StateSet((0..MAX_STATES).filter(|&s| self.contains(s) && keep(s)).fold(0, |set, s| set | 1 << s))
+    }
+
+    /// Whether no state is in the set.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
 /// A node of a [`CostGraph`].
 pub type NodeIdx = usize;
 
@@ -140,12 +171,14 @@ impl CostGraph {
 
     /// The cheapest assignment in which the given nodes have the given states.
     pub fn solve_pinned(&self, pins: &[(NodeIdx, usize)]) -> Result<Solution, Infeasible> {
-        self.solve_within(pins, Limits::default())
+        let allowed: Vec<(NodeIdx, StateSet)> =
+            pins.iter().map(|&(node, state)| (node, StateSet::one(state))).collect();
+        self.solve_within(&allowed, Limits::default())
     }
 
-    /// The cheapest assignment under pins and limits of work.
-    pub fn solve_within(&self, pins: &[(NodeIdx, usize)], limits: Limits) -> Result<Solution, Infeasible> {
-        let tables = self.tables(pins);
+    /// The cheapest assignment in which the given nodes have states of the given sets, under limits of work.
+    pub fn solve_within(&self, allowed: &[(NodeIdx, StateSet)], limits: Limits) -> Result<Solution, Infeasible> {
+        let tables = self.tables(allowed);
         let sizes: Vec<usize> = self.nodes.iter().map(Vec::len).collect();
         let elimination = eliminate::run(&sizes, tables, limits.table);
         let mut states = vec![0; self.nodes.len()];
@@ -182,11 +215,11 @@ impl CostGraph {
         best
     }
 
-    fn tables(&self, pins: &[(NodeIdx, usize)]) -> Vec<Table> {
+    fn tables(&self, allowed: &[(NodeIdx, StateSet)]) -> Vec<Table> {
         let mut unary = self.nodes.clone();
-        for &(node, state) in pins {
+        for &(node, set) in allowed {
             for (s, cost) in unary[node].iter_mut().enumerate() {
-                if s != state {
+                if !set.contains(s) {
                     *cost = f64::INFINITY;
                 }
             }

@@ -1,0 +1,415 @@
+//! Decides what each of two devices holds and computes.
+//!
+//! Candidates are `one` device, a `data` split, a `tensor` split, any `mixed` assignment of layouts, and the best
+//! `pipeline` of two segments. The splits are exact minima of one cost graph under restrictions (`search`,
+//! `restrict`); the pipeline is searched by `solve::cut`. Every candidate keeps its predicted time, memory and traffic and
+//! the reason why it was or was not chosen: that list is the explanation of the plan.
+
+mod groups;
+mod pipeline;
+mod restrict;
+mod search;
+mod states;
+mod usage;
+
+pub use states::NodeStrategy;
+pub use usage::Usage;
+
+use crate::cost::CostModel;
+use crate::hardware::{Arithmetic, Hardware, OpClass};
+use crate::solve::{CostGraph, Proof};
+use cranelift_entity::SecondaryMap;
+use groups::{Groups, Rules};
+use intwain_ir::shard::Layout;
+use intwain_ir::{Graph, NodeId, ParamKind, Rows, Value};
+use restrict::NotOffered;
+use search::{Allowed, Assignment, Space};
+use std::fmt;
+
+/// A way of using the devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Strategy {
+    /// One device does everything.
+    One,
+    /// Devices take parts of the rows.
+    Data,
+    /// Devices take parts of channels, heads and vocabularies.
+    Tensor,
+    /// Whatever is cheapest, node by node.
+    Mixed,
+    /// Devices take segments of the model.
+    Pipeline,
+}
+
+impl Strategy {
+    /// Every strategy, simplest first; of equally fast ones the first is chosen.
+    pub const ALL: [Strategy; 5] =
+        [Strategy::One, Strategy::Data, Strategy::Tensor, Strategy::Mixed, Strategy::Pipeline];
+
+    /// The name in options and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Strategy::One => "one",
+            Strategy::Data => "data",
+            Strategy::Tensor => "tensor",
+            Strategy::Mixed => "mixed",
+            Strategy::Pipeline => "pipeline",
+        }
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What is asked of the planner.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// A named strategy; `None`: the fastest.
+    pub strategy: Option<Strategy>,
+    /// Rows per device in a data split; elsewhere their ratio.
+    pub parts: Option<[usize; 2]>,
+    /// Nodes that must have a certain strategy in the splits.
+    pub pins: Vec<(NodeId, NodeStrategy)>,
+    /// How f32 products are computed.
+    pub f32_arithmetic: Arithmetic,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { strategy: None, parts: None, pins: Vec::new(), f32_arithmetic: Arithmetic::F32 }
+    }
+}
+
+/// Who holds and computes what, and why.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The strategy.
+    pub strategy: Strategy,
+    /// Number of devices used.
+    pub devices: usize,
+    /// Number of micro-batches of a pipeline, else 1.
+    pub micro_batches: usize,
+    /// The layout of each parameter.
+    pub params: Vec<Layout>,
+    /// How each node is shared.
+    pub nodes: SecondaryMap<NodeId, NodeStrategy>,
+    /// The layout of each value as its definition leaves it.
+    pub layouts: SecondaryMap<Value, Option<Layout>>,
+    /// Predicted seconds per step.
+    pub seconds: f64,
+    /// Memory, traffic and work.
+    pub usage: Usage,
+    /// Whether the assignment is proved to be the cheapest of its kind.
+    pub proof: Proof,
+    /// Every strategy with its costs and verdict, in the order of [`Strategy::ALL`].
+    pub candidates: Vec<Candidate>,
+}
+
+/// A strategy that was considered.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The strategy.
+    pub strategy: Strategy,
+    /// Predicted seconds per step, where it is possible.
+    pub seconds: Option<f64>,
+    /// What it needs, where it is possible.
+    pub usage: Option<Usage>,
+    /// Number of micro-batches.
+    pub micro_batches: usize,
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// Why a candidate was chosen or not.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// It is the plan.
+    Chosen,
+    /// It fits and is not faster than the chosen one, or was not asked for.
+    Rejected,
+    /// It needs more memory than a device has.
+    TooLarge {
+        /// The device.
+        device: usize,
+        /// Bytes needed.
+        bytes: f64,
+        /// Bytes there are.
+        memory: f64,
+    },
+    /// The model or the request does not allow it.
+    NotOffered(String),
+}
+
+/// The verdict as a sentence.
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Chosen => f.write_str("chosen"),
+            Verdict::Rejected => f.write_str("rejected"),
+            Verdict::TooLarge { device, bytes, memory } => {
+                write!(f, "does not fit: device {device} needs {:.2} GB and has {:.2} GB", bytes / 1e9, memory / 1e9)
+            }
+            Verdict::NotOffered(reason) => write!(f, "not possible: {reason}"),
+        }
+    }
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlaceError {
+    /// The named strategy cannot split this model.
+    #[error(
+        "the model cannot be split by `{strategy}`: {reason}; use another split, or --allow-one to run on one device"
+    )]
+    CannotSplit {
+        /// The strategy.
+        strategy: Strategy,
+        /// Why not.
+        reason: String,
+    },
+    /// Nothing fits.
+    #[error("no plan fits into memory: {}", .0.join("; "))]
+    DoesNotFit(Vec<String>),
+}
+
+/// The second best choice for a node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunnerUp {
+    /// The choice.
+    pub strategy: NodeStrategy,
+    /// The layouts of the node's results under it.
+    pub results: Vec<Layout>,
+    /// Predicted seconds per step of the best plan with it.
+    pub seconds: f64,
+}
+
+/// Plans one graph for one machine.
+#[derive(Debug)]
+pub struct Planner<'a> {
+    graph: &'a Graph,
+    hardware: &'a Hardware,
+    options: Options,
+    spaces: Vec<(Space<'a>, CostGraph)>,
+}
+
+/// A possible plan.
+struct Possible {
+    strategy: Strategy,
+    assignment: Assignment,
+    usage: Usage,
+    micro_batches: usize,
+    devices: usize,
+}
+
+impl<'a> Planner<'a> {
+    /// Prepares the search.
+    pub fn new(graph: &'a Graph, hardware: &'a Hardware, options: Options) -> Planner<'a> {
+        let mut rules: Rules = SecondaryMap::new();
+        for id in graph.nodes.keys() {
+            rules[id] = graph.rule(id);
+        }
+        let spaces = shares(hardware, &options)
+            .into_iter()
+            .map(|shares| {
+                let groups = Groups::new(graph, &rules, shares, shares);
+                let model = CostModel::new(hardware, options.f32_arithmetic);
+                let space = Space::new(graph, model, rules.clone(), groups);
+                let costs = space.costs();
+                (space, costs)
+            })
+            .collect();
+        Planner { graph, hardware, options, spaces }
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> Result<Plan, PlaceError> {
+        let found: Vec<(Strategy, Result<Possible, NotOffered>)> =
+            Strategy::ALL.into_iter().map(|s| (s, self.candidate(s))).collect();
+        let mut chosen: Option<(usize, f64)> = None;
+        for (at, (strategy, result)) in found.iter().enumerate() {
+            let asked = self.options.strategy.is_none_or(|s| s == *strategy);
+            let Ok(option) = result else { continue };
+            let faster = chosen.is_none_or(|(_, best)| option.assignment.seconds < best * (1.0 - 1e-9));
+            if asked && self.too_large(option).is_none() && faster {
+                chosen = Some((at, option.assignment.seconds));
+            }
+        }
+        let candidates = self.candidates(&found, chosen.map(|c| c.0));
+        let Some((at, seconds)) = chosen else { return Err(self.failure(&candidates)) };
+        let option = found.into_iter().nth(at).and_then(|(_, r)| r.ok()).expect("the chosen candidate is possible");
+        let layouts = usage::layouts(&self.spaces[0].0, &option.assignment);
+        Ok(Plan {
+            strategy: option.strategy,
+            devices: option.devices,
+            micro_batches: option.micro_batches,
+            params: option.assignment.params,
+            nodes: option.assignment.nodes,
+            layouts,
+            seconds,
+            usage: option.usage,
+            proof: option.assignment.proof,
+            candidates,
+        })
+    }
+
+    /// The best other choice for a node in a split, and what the whole plan would cost with it. Planning again with the
+    /// node pinned to it gives the same cost. `None` where there is no other, and for `one` and `pipeline`.
+    pub fn runner_up(&self, plan: &Plan, node: NodeId) -> Option<RunnerUp> {
+        let mut best: Option<RunnerUp> = None;
+        for (space, costs) in &self.spaces {
+            let allowed = self.allowed(space, plan.strategy).ok()?;
+            let mut tried: Vec<&NodeStrategy> = vec![&plan.nodes[node]];
+            for state in &space.nodes[node] {
+                if tried.contains(&&state.strategy) {
+                    continue;
+                }
+                tried.push(&state.strategy);
+                let mut pinned = allowed.clone();
+                pin(space, &mut pinned, node, &state.strategy);
+                let Ok(assignment) = space.solve(costs, &pinned) else { continue };
+                if best.as_ref().is_none_or(|b| assignment.seconds < b.seconds) {
+                    let (strategy, results) = (state.strategy.clone(), state.results.clone());
+                    best = Some(RunnerUp { strategy, results, seconds: assignment.seconds });
+                }
+            }
+        }
+        best
+    }
+
+    fn candidate(&self, strategy: Strategy) -> Result<Possible, NotOffered> {
+        match strategy {
+            Strategy::One => Ok(self.one()),
+            Strategy::Pipeline => self.pipeline(),
+            Strategy::Data | Strategy::Tensor | Strategy::Mixed => self.split(strategy),
+        }
+    }
+
+    fn one(&self) -> Possible {
+        let space = &self.spaces[0].0;
+        let mut nodes = SecondaryMap::new();
+        let mut seconds = 0.0;
+        for (id, node) in &self.graph.nodes {
+            nodes[id] = NodeStrategy::Whole;
+            if !node.results.iter().all(|r| space.prepared[*r]) {
+                seconds += space.alone_seconds(id, &self.hardware.alone);
+            }
+        }
+        let params = vec![Layout::Replicated; self.graph.params.len()];
+        let assignment = Assignment { params, nodes, seconds, proof: Proof::Optimal };
+        let usage = usage::usage(space, &assignment, 1);
+        Possible { strategy: Strategy::One, assignment, usage, micro_batches: 1, devices: 1 }
+    }
+
+    fn pipeline(&self) -> Result<Possible, NotOffered> {
+        let space = &self.spaces[0].0;
+        let rows = self.graph.inputs().find_map(|p| match p.kind {
+            ParamKind::Input { rows: Rows::Batched } => self.graph.shape(p.value).first().copied(),
+            ParamKind::Input { rows: Rows::Whole } | ParamKind::Weight { .. } | ParamKind::State { .. } => None,
+        });
+        let best = pipeline::best(space, rows)
+            .ok_or_else(|| NotOffered("there are fewer than two operations to divide".to_owned()))?;
+        let usage = usage::usage(space, &best.assignment, 2);
+        let micro_batches = best.cut.micro_batches;
+        Ok(Possible { strategy: Strategy::Pipeline, assignment: best.assignment, usage, micro_batches, devices: 2 })
+    }
+
+    fn allowed(&self, space: &Space<'_>, strategy: Strategy) -> Result<Allowed, NotOffered> {
+        let mut allowed = match strategy {
+            Strategy::Data => space.data()?,
+            Strategy::Tensor => space.tensor()?,
+            Strategy::Mixed => space.all(),
+            Strategy::One | Strategy::Pipeline => return Err(NotOffered("it has no layouts to choose".to_owned())),
+        };
+        for (node, strategy) in &self.options.pins {
+            pin(space, &mut allowed, *node, strategy);
+        }
+        Ok(allowed)
+    }
+
+    fn split(&self, strategy: Strategy) -> Result<Possible, NotOffered> {
+        let mut best: Option<Possible> = None;
+        for (space, costs) in &self.spaces {
+            let allowed = self.allowed(space, strategy)?;
+            let assignment =
+                space.solve(costs, &allowed).map_err(|e| NotOffered(format!("{e} (a pin may forbid it)")))?;
+            if best.as_ref().is_none_or(|b| assignment.seconds < b.assignment.seconds) {
+                let usage = usage::usage(space, &assignment, 2);
+                best = Some(Possible { strategy, assignment, usage, micro_batches: 1, devices: 2 });
+            }
+        }
+        best.ok_or_else(|| NotOffered("there is nothing to divide".to_owned()))
+    }
+
+    fn too_large(&self, option: &Possible) -> Option<Verdict> {
+        let devices =
+            if option.devices == 1 { std::slice::from_ref(&self.hardware.alone) } else { &self.hardware.devices };
+        option.usage.peak_bytes.iter().zip(devices).enumerate().find_map(|(device, (&bytes, spec))| {
+            let memory = spec.memory.value;
+            (bytes > memory).then_some(Verdict::TooLarge { device, bytes, memory })
+        })
+    }
+
+    fn candidates(&self, found: &[(Strategy, Result<Possible, NotOffered>)], chosen: Option<usize>) -> Vec<Candidate> {
+        let candidate = |(at, (strategy, result)): (usize, &(Strategy, Result<Possible, NotOffered>))| match result {
+            Ok(option) => Candidate {
+                strategy: *strategy,
+                seconds: Some(option.assignment.seconds),
+                usage: Some(option.usage.clone()),
+                micro_batches: option.micro_batches,
+                verdict: match (chosen == Some(at), self.too_large(option)) {
+                    (true, _) => Verdict::Chosen,
+                    (false, Some(verdict)) => verdict,
+                    (false, None) => Verdict::Rejected,
+                },
+            },
+            Err(NotOffered(reason)) => Candidate {
+                strategy: *strategy,
+                seconds: None,
+                usage: None,
+                micro_batches: 1,
+                verdict: Verdict::NotOffered(reason.clone()),
+            },
+        };
+        found.iter().enumerate().map(candidate).collect()
+    }
+
+    fn failure(&self, candidates: &[Candidate]) -> PlaceError {
+        if let Some(strategy) = self.options.strategy
+            && let Some(Candidate { verdict: Verdict::NotOffered(reason), .. }) =
+                candidates.iter().find(|c| c.strategy == strategy)
+        {
+            return PlaceError::CannotSplit { strategy, reason: reason.clone() };
+        }
+        let asked = |c: &&Candidate| self.options.strategy.is_none_or(|s| s == c.strategy);
+        PlaceError::DoesNotFit(
+            candidates.iter().filter(asked).map(|c| format!("`{}` {}", c.strategy, c.verdict)).collect(),
+        )
+    }
+}
+
+fn pin(space: &Space<'_>, allowed: &mut Allowed, node: NodeId, strategy: &NodeStrategy) {
+    allowed.nodes[node] = space.all().nodes[node].filter(|s| space.nodes[node][s].strategy == *strategy);
+}
+
+/// Ratios in which devices may share: as asked, evenly between equal devices, by speed between others.
+fn shares(hardware: &Hardware, options: &Options) -> Vec<[f64; 2]> {
+    if let Some(parts) = options.parts {
+        return vec![parts.map(|p| p as f64)];
+    }
+    if hardware.is_even() {
+        return vec![[1.0, 1.0]];
+    }
+    let both = |f: &dyn Fn(usize) -> f64| [f(0), f(1)];
+    let compute = both(&|k| {
+        let device = &hardware.devices[k];
+        device.rate(options.f32_arithmetic).value * device.efficiency(OpClass::Contraction).value
+    });
+    let memory = both(&|k| hardware.devices[k].stream_bandwidth());
+    vec![compute, memory, [1.0, 1.0]]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! The states of all nodes as a cost graph, and its exact minimum.
+
+use super::groups::{Groups, Rules};
+use super::states::{Gathered, Interest, NodeStrategy, State, node_states, param_layouts};
+use crate::cost::{CostModel, NodeWork};
+use crate::hardware::OpClass;
+use crate::solve::{CostGraph, Infeasible, Limits, NodeIdx, Proof, StateSet};
+use cranelift_entity::SecondaryMap;
+use intwain_ir::shard::Layout;
+use intwain_ir::{Graph, NodeId, ParamKind, Value};
+
+/// What runs once when weights load counts this much of what runs every step.
+const PREPARED: f64 = 1e-3;
+
+/// Everything that the strategies for two devices share.
+#[derive(Debug)]
+pub(super) struct Space<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) model: CostModel<'a>,
+    pub(super) works: SecondaryMap<NodeId, NodeWork>,
+    pub(super) rules: Rules,
+    pub(super) groups: Groups,
+    pub(super) prepared: SecondaryMap<Value, bool>,
+    pub(super) nodes: SecondaryMap<NodeId, Vec<State>>,
+    pub(super) params: Vec<Vec<(Layout, Option<super::groups::Group>)>>,
+}
+
+/// A layout for every parameter and a strategy for every node.
+#[derive(Clone, Debug)]
+pub(super) struct Assignment {
+    pub(super) params: Vec<Layout>,
+    pub(super) nodes: SecondaryMap<NodeId, NodeStrategy>,
+    pub(super) seconds: f64,
+    pub(super) proof: Proof,
+}
+
+/// The states that a strategy allows: one set per parameter and per node.
+#[derive(Clone, Debug)]
+pub(super) struct Allowed {
+    pub(super) params: Vec<StateSet>,
+    pub(super) nodes: SecondaryMap<NodeId, StateSet>,
+}
+
+impl<'a> Space<'a> {
+    pub(super) fn new(graph: &'a Graph, model: CostModel<'a>, rules: Rules, groups: Groups) -> Space<'a> {
+        let works = crate::cost::works(graph);
+        let uses = graph.uses();
+        let mut nodes = SecondaryMap::new();
+        for (id, node) in &graph.nodes {
+            let interest = Interest {
+                linear: works[id].class == Some(OpClass::Memory),
+                shared: node.results.iter().any(|r| uses[*r].len() > 1),
+            };
+            nodes[id] = node_states(graph, id, &rules, &groups, interest);
+        }
+        let params = graph.params.iter().map(|p| param_layouts(graph, p.value, &groups)).collect();
+        let prepared = graph.prepared();
+        Space { graph, model, works, rules, groups, prepared, nodes, params }
+    }
+
+    /// Every state.
+    pub(super) fn all(&self) -> Allowed {
+        let params = self.params.iter().map(|layouts| StateSet::first(layouts.len())).collect();
+        let mut nodes = SecondaryMap::new();
+        for id in self.graph.nodes.keys() {
+            nodes[id] = StateSet::first(self.nodes[id].len());
+        }
+        Allowed { params, nodes }
+    }
+
+    /// The cheapest assignment of allowed states.
+    pub(super) fn solve(&self, costs: &CostGraph, allowed: &Allowed) -> Result<Assignment, Infeasible> {
+        let sets: Vec<(NodeIdx, StateSet)> = allowed
+            .params
+            .iter()
+            .copied()
+            .chain(self.graph.nodes.keys().map(|id| allowed.nodes[id]))
+            .enumerate()
+            .collect();
+        let solution = costs.solve_within(&sets, Limits::default())?;
+        let first = self.params.len();
+        let params = self.params.iter().zip(&solution.states).map(|(layouts, &s)| layouts[s].0.clone()).collect();
+        let mut nodes = SecondaryMap::new();
+        for (at, id) in self.graph.nodes.keys().enumerate() {
+            nodes[id] = self.nodes[id][solution.states[first + at]].strategy.clone();
+        }
+        Ok(Assignment { params, nodes, seconds: solution.cost, proof: solution.proof })
+    }
+
+    /// The cost graph: parameters first, then nodes, both in order.
+    pub(super) fn costs(&self) -> CostGraph {
+        let mut costs = CostGraph::new();
+        for (param, layouts) in self.graph.params.iter().zip(&self.params) {
+            costs
+                .node(layouts.iter().map(|(l, _)| self.param_seconds(param.value, &param.kind, l)).collect::<Vec<_>>());
+        }
+        for id in self.graph.nodes.keys() {
+            costs.node(self.nodes[id].iter().map(|s| self.state_seconds(id, s)).collect::<Vec<_>>());
+        }
+        for (id, node) in &self.graph.nodes {
+            for (at, &arg) in node.args.iter().enumerate() {
+                self.connect(&mut costs, id, at, arg);
+            }
+        }
+        self.close_states(&mut costs);
+        costs
+    }
+
+    fn index(&self, id: NodeId) -> NodeIdx {
+        self.params.len() + cranelift_entity::EntityRef::index(id)
+    }
+
+    /// The layouts in which a value is found by its readers, one per state of what defines it.
+    fn offered(&self, value: Value) -> (NodeIdx, Vec<Layout>) {
+        match self.graph.values[value].def {
+            intwain_ir::Def::Param(p) => (p, self.params[p].iter().map(|(l, _)| l.clone()).collect()),
+            intwain_ir::Def::Node(id, result) => {
+                let found = |s: &State| match s.gathered {
+                    Gathered::No => s.results[result].clone(),
+                    Gathered::Yes => Layout::Replicated,
+                };
+                (self.index(id), self.nodes[id].iter().map(found).collect())
+            }
+        }
+    }
+
+    fn connect(&self, costs: &mut CostGraph, id: NodeId, at: usize, arg: Value) {
+        let args = &self.graph.nodes[id].args;
+        let (from, offered) = self.offered(arg);
+        let wanted: Vec<&Layout> = self.nodes[id].iter().map(|s| &s.operands[at]).collect();
+        let scale = if self.prepared[arg] { PREPARED } else { 1.0 };
+        let ty = self.graph.ty(arg);
+        // A value read twice in the same layout is converted once.
+        let again: Vec<bool> = self.nodes[id]
+            .iter()
+            .map(|s| (0..at).any(|other| args[other] == arg && s.operands[other] == s.operands[at]))
+            .collect();
+        costs.edge(from, self.index(id), |p, c| match again[c] {
+            true => 0.0,
+            false => self.model.reshard(ty, &offered[p], wanted[c]) * scale,
+        });
+    }
+
+    /// A state's next value must get the layout of the state itself.
+    fn close_states(&self, costs: &mut CostGraph) {
+        for (at, param) in self.graph.params.iter().enumerate() {
+            let ParamKind::State { next: Some(next) } = param.kind else { continue };
+            let (from, offered) = self.offered(next);
+            if from != at {
+                let ty = self.graph.ty(next);
+                costs.edge(from, at, |p, c| self.model.reshard(ty, &offered[p], &self.params[at][c].0));
+            }
+        }
+    }
+
+    fn param_seconds(&self, value: Value, kind: &ParamKind, layout: &Layout) -> f64 {
+        let slowest = self.model.hardware().devices.iter().map(|d| d.stream_bandwidth()).fold(f64::INFINITY, f64::min);
+        match kind {
+            ParamKind::Weight { .. } => {
+                let bytes = (0..2).map(|k| self.local_bytes(value, layout, k)).fold(0.0, f64::max);
+                PREPARED * bytes / slowest
+            }
+            ParamKind::Input { .. } | ParamKind::State { .. } => 0.0,
+        }
+    }
+
+    /// Bytes of a value on a device.
+    pub(super) fn local_bytes(&self, value: Value, layout: &Layout, device: usize) -> f64 {
+        layout.local_type(self.graph.ty(value), device).map_or(0.0, |ty| ty.bytes() as f64)
+    }
+
+    fn state_seconds(&self, id: NodeId, state: &State) -> f64 {
+        let node = &self.graph.nodes[id];
+        let compute = (0..2).map(|k| self.node_seconds(id, state, k)).fold(0.0, f64::max);
+        let prepared = node.results.iter().all(|r| self.prepared[*r]);
+        let mut exchange = 0.0;
+        for (result, layout) in node.results.iter().zip(&state.results) {
+            let is_output = self.graph.outputs.iter().any(|o| o.value == *result);
+            let must = is_output && matches!(layout, Layout::Partial(_));
+            if state.gathered == Gathered::Yes || must {
+                exchange += self.model.reshard(self.graph.ty(*result), layout, &Layout::Replicated);
+            }
+        }
+        (compute + exchange) * if prepared { PREPARED } else { 1.0 }
+    }
+
+    /// Seconds of a whole node on the device that works alone.
+    pub(super) fn alone_seconds(&self, id: NodeId, device: &crate::hardware::DeviceSpec) -> f64 {
+        let (node, work) = (&self.graph.nodes[id], &self.works[id]);
+        let read = node.args.iter().zip(&work.reads).filter(|(_, read)| **read).map(|(arg, _)| arg);
+        let written = node.results.iter().filter(|_| work.writes);
+        let bytes: f64 = read.chain(written).map(|v| self.graph.ty(*v).bytes() as f64).sum();
+        work.seconds(&self.model, device, self.graph, id, 1.0, bytes)
+    }
+
+    /// Seconds that a device spends on its part of a node.
+    fn node_seconds(&self, id: NodeId, state: &State, device: usize) -> f64 {
+        let share = state.strategy.share(device);
+        if share == 0.0 {
+            return 0.0;
+        }
+        let (node, work) = (&self.graph.nodes[id], &self.works[id]);
+        let mut bytes = 0.0;
+        for ((arg, layout), read) in node.args.iter().zip(&state.operands).zip(&work.reads) {
+            bytes += if *read { self.local_bytes(*arg, layout, device) } else { 0.0 };
+        }
+        for (result, layout) in node.results.iter().zip(&state.results) {
+            bytes += if work.writes { self.local_bytes(*result, layout, device) } else { 0.0 };
+        }
+        let spec = &self.model.hardware().devices[device];
+        work.seconds(&self.model, spec, self.graph, id, share, bytes)
+    }
+}
