@@ -62,7 +62,8 @@ def op(name, **attributes):
             return f"[{', '.join(map(word, value))}]"
         return repr(value) if isinstance(value, float) else str(value)
 
-    return f"{name}{{{', '.join(f'{key}={word(value)}' for key, value in attributes.items())}}}"
+    listed = ", ".join(f"{key}={word(value)}" for key, value in attributes.items())
+    return f"{name}{{{listed}}}" if listed else name
 
 
 def case(name, op, args, want, within="bits"):
@@ -541,7 +542,7 @@ def window_cases():
             case(f"pool max {name} {dtype}", op("pool", function="max", **geometry, input_dilation=once), [x], most.astype(TYPES[dtype]))
             case(f"pool sum {name} {dtype}", op("pool", function="sum", **geometry, input_dilation=once), [x], total.astype(TYPES[dtype]), within)
             case(f"pool_arg_max {name} {dtype}", op("pool_arg_max", **geometry), [x], which)
-            case(f"pick {name} {dtype}", op("pick", **geometry), [which, x], np.where(np.isfinite(most), most, 0).astype(TYPES[dtype]))
+            case(f"pick {name} {dtype}", op("pick", **geometry), [which, x], np.where(np.isfinite(most), most, 0).astype(TYPES[dtype]), {"ulp": 0})
             y = values("unpool" + name, result, dtype)
             back = np.zeros(shape)
             for p, touched in table.items():
@@ -653,10 +654,48 @@ def scatter_cases():
     case("scatter_add in row order", op("scatter_add", rows=1, base=0), [np.zeros(5, "i4"), np.array([1, 2**-24, 2**-24, 2**-24, 2**-24], "f4")], np.array([1], "f4"))
 
 
+# Steps
+
+def scan_cases():
+    add = '''graph "step" imported { input %0 "s": f32[3] input %1 "x": f32[3] %2 = binary{function=add} %0 %1 : f32[3] output "s" %2 output "all" %2 }'''
+    for count in (4, 1, 0):
+        start, xs = values("start", (3,)), values("steps", (count, 3))
+        running = start + np.cumsum(np.concatenate([np.zeros((1, 3)), xs.astype("f8")]), 0)
+        want = [running[-1].astype("f4"), running[1:].astype("f4")]
+        case(f"scan of {count} running sums", op("scan", count=count, states=1, sequences=1, body=add), [start, xs], want, {"scale": 4e-7})
+    # h ← tanh(x + h·U), every h given out.
+    rnn = (
+        'graph "step" imported { input %0 "h": f32[2, 3] input %1 "x": f32[2, 3] input %2 "u": f32[3, 3] '
+        "%3 = contract{batch=[], contract=[[1, 0]]} %0 %2 : f32[2, 3] %4 = binary{function=add} %3 %1 : f32[2, 3] "
+        '%5 = unary{function=tanh} %4 : f32[2, 3] output "h" %5 output "all" %5 }'
+    )
+    h0, xs, u = values("h0", (2, 3)), values("rnn", (5, 2, 3)), values("u", (3, 3))
+    h, every = h0.astype("f8"), []
+    for x in xs:
+        h = np.tanh(x + h @ u)
+        every.append(h)
+    want = [h.astype("f4"), np.array(every).astype("f4")]
+    case("scan of a recurrent layer", op("scan", count=5, states=1, sequences=1, body=rnn), [h0, xs, u], want, {"scale": 2e-6})
+    # Two states that swap, an integer one among them, and two sequences.
+    swap = (
+        'graph "step" imported { input %0 "a": f32[2] input %1 "b": f32[2] input %2 "n": i32[] input %3 "x": f32[2] input %4 "y": f32[2] '
+        "%5 = binary{function=mul} %0 %3 : f32[2] %6 = binary{function=add} %1 %4 : f32[2] "
+        "%7 = constant{shape=[], elements=[i32, 1]} : i32[] %8 = binary{function=add} %2 %7 : i32[] "
+        'output "a" %6 output "b" %5 output "n" %8 output "product" %5 output "at" %2 }'
+    )
+    a, b, n, xs, ys = values("sa", (2,)), values("sb", (2,)), np.int32(7), values("sx", (3, 2)), values("sy", (3, 2))
+    p, q, products = a.astype("f8"), b.astype("f8"), []
+    for x, y in zip(xs.astype("f8"), ys.astype("f8")):
+        p, q = q + y, p * x
+        products.append(q)
+    want = [p.astype("f4"), q.astype("f4"), np.int32(10), np.array(products).astype("f4"), np.array([7, 8, 9], "i4")]
+    case("scan of three states", op("scan", count=3, states=3, sequences=2, body=swap), [a, b, n, xs, ys], want, {"scale": 1e-6})
+
+
 def main():
     out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "..", "tests", "goldens", "ops.jsonl")
     for make in (unary_cases, binary_cases, compare_cases, cast_cases, structure_cases, reduce_cases, contract_cases, conv_cases, window_cases, row_cases,
-                 standardize_cases, take_cases, scatter_cases):
+                 standardize_cases, take_cases, scatter_cases, scan_cases):
         make()
     names = [c["name"] for c in cases]
     assert len(set(names)) == len(names), sorted(n for n in names if names.count(n) > 1)

@@ -61,7 +61,7 @@ impl Scalar {
 
     /// −∞, the least integer, or false.
     pub fn lowest(dtype: DType) -> Scalar {
-        Scalar::from_f64(dtype, f64::NEG_INFINITY)
+        if dtype == DType::Bool { Scalar::zero(dtype) } else { Scalar::from_f64(dtype, f64::NEG_INFINITY) }
     }
 
     /// +∞, the greatest integer, or true.
