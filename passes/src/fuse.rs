@@ -270,11 +270,14 @@ fn drop_unused(p: &mut Pending) {
     if used.iter().all(|u| *u) {
         return;
     }
-    let map: Vec<usize> = used.iter().scan(0, |n, &u| {
-        let at = *n;
-        *n += usize::from(u);
-        Some(at)
-    }).collect();
+    let map: Vec<usize> = used
+        .iter()
+        .scan(0, |n, &u| {
+            let at = *n;
+            *n += usize::from(u);
+            Some(at)
+        })
+        .collect();
     p.compute = p.compute.renumber(&|o| map[o]);
     let mut keep = used.iter();
     p.args.retain(|_| *keep.next().unwrap_or(&false));
@@ -341,4 +344,75 @@ fn is_cheap(c: &Compute) -> bool {
         };
     }
     work <= 6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use intwain_ir::scalar::Reduce;
+    use intwain_ir::{DType, Rows, Tensor, Trainable, interp, ops};
+
+    struct Always;
+    impl Target for Always {
+        fn can_fuse(&self, _: &Compute, _: &[&Type], _: &[&Type]) -> bool {
+            true
+        }
+    }
+
+    /// Dense + bias + relu, then a row softmax with a scale before it.
+    fn model() -> Graph {
+        let mut g = Graph::new("m");
+        let x = g.input("x", Type::new(DType::F32, [3, 4]), Rows::Batched);
+        let w = g.weight("w", Type::new(DType::F32, [4, 5]), Trainable::Yes);
+        let b = g.weight("b", Type::new(DType::F32, [5]), Trainable::Yes);
+        let h = g.matmul(x, w).unwrap();
+        let b2 = g.unary(Unary::Exp, b).unwrap();
+        let h = g.binary_broadcast(Binary::Add, h, b2).unwrap();
+        let zero = g.full(DType::F32, 0.0, &g.shape(h).clone()).unwrap();
+        let h = g.binary(Binary::Max, h, zero).unwrap();
+        let two = g.full(DType::F32, 2.0, &g.shape(h).clone()).unwrap();
+        let s = g.mul(h, two).unwrap();
+        let y = g.push(ops::Softmax { dim: 1 }, &[s]).unwrap();
+        let z = g.reduce(Reduce::Sum, h, &[1]).unwrap();
+        g.output("y", y);
+        g.output("z", z);
+        g
+    }
+
+    fn run(g: &Graph, clusters: &[Cluster], args: &[Tensor]) -> Vec<Tensor> {
+        let mut values: BTreeMap<Value, Tensor> = g.params.iter().map(|p| p.value).zip(args.iter().cloned()).collect();
+        for c in clusters {
+            let Work::Kernel(compute) = &c.work else { panic!("only kernels here") };
+            let operands: Vec<&Tensor> = c.args.iter().map(|a| &values[a]).collect();
+            let types: Vec<&Type> = c.results.iter().map(|r| g.ty(*r)).collect();
+            let results = interp::evaluate(compute, &operands, &types);
+            values.extend(c.results.iter().copied().zip(results));
+        }
+        g.outputs.iter().map(|o| values[&o.value].clone()).collect()
+    }
+
+    #[test]
+    fn fusion_keeps_the_bits_and_finds_the_kernels() {
+        let g = model();
+        let clusters = fuse(&g, &Always);
+        let regions: Vec<Region> = clusters.iter().map(|c| c.region).collect();
+        // exp(b) once; product + bias + relu; scale + softmax; row sums.
+        assert_eq!(regions, [Region::Prepare, Region::Step, Region::Step, Region::Step]);
+        let numbers = |n: usize| (0..n).map(|i| ((i * 7919 % 23) as f32 - 11.0) / 7.0).collect::<Vec<_>>();
+        let args = [([3, 4].as_slice(), 12), ([4, 5].as_slice(), 20), ([5].as_slice(), 5)]
+            .map(|(shape, n)| Tensor::from_f32(shape, &numbers(n)));
+        assert_eq!(run(&g, &clusters, &args), interp::run(&g, args.to_vec()).unwrap());
+    }
+
+    #[test]
+    fn a_target_that_refuses_gets_one_kernel_per_node() {
+        struct Never;
+        impl Target for Never {
+            fn can_fuse(&self, _: &Compute, _: &[&Type], _: &[&Type]) -> bool {
+                false
+            }
+        }
+        let g = model();
+        assert_eq!(fuse(&g, &Never).len(), g.nodes.len());
+    }
 }

@@ -28,8 +28,7 @@ pub fn simplify(graph: &Graph) -> Result<Graph, PassError> {
             rw.copy_with(id, op, &args)?;
             continue;
         }
-        let layouts: Vec<String> =
-            node.results.iter().map(|r| format!("{:?}", graph.values[*r].layout)).collect();
+        let layouts: Vec<String> = node.results.iter().map(|r| format!("{:?}", graph.values[*r].layout)).collect();
         let key = (format!("{op} {}", layouts.join(" ")), args.clone());
         match seen.get(&key) {
             Some(results) => node.results.iter().zip(results).for_each(|(o, n)| rw.set(*o, *n)),
@@ -76,7 +75,11 @@ fn same_as(g: &Graph, op: &Op, args: &[Value]) -> Option<Value> {
         Op::Reshape(r) if r.shape == *g.shape(x) => Some(x),
         Op::Transpose(t) if t.perm.is_sorted() => Some(x),
         Op::Broadcast(b) if b.shape == *g.shape(x) => Some(x),
-        Op::Slice(s) if s.stride.iter().all(|&s| s == 1) && s.start.iter().all(|&s| s == 0) && s.limit[..] == g.shape(x)[..] => Some(x),
+        Op::Slice(s)
+            if s.stride.iter().all(|&s| s == 1) && s.start.iter().all(|&s| s == 0) && s.limit[..] == g.shape(x)[..] =>
+        {
+            Some(x)
+        }
         Op::Concat(_) if args.len() == 1 => Some(x),
         Op::Reverse(r) if r.dims.iter().all(|&d| g.shape(x)[d] < 2) => Some(x),
         Op::Reduce(r) if r.dims.is_empty() => Some(x),

@@ -98,7 +98,11 @@ pub fn run_with(graph: &Graph, args: Vec<Tensor>, exchange: &mut dyn Exchange) -
     for (p, arg) in graph.params.iter().zip(args) {
         let want = graph.ty(p.value);
         if arg.ty != *want {
-            return Err(EvalError::Argument { name: p.name.to_string(), want: Box::new(want.clone()), got: Box::new(arg.ty) });
+            return Err(EvalError::Argument {
+                name: p.name.to_string(),
+                want: Box::new(want.clone()),
+                got: Box::new(arg.ty),
+            });
         }
         values[p.value] = Some(arg);
     }
