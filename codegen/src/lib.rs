@@ -1,1 +1,5 @@
 //! Code generation of Intwain.
+//!
+//! [`clif`] turns CPU kernels into machine code.
+
+pub mod clif;
