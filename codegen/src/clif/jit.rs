@@ -119,7 +119,7 @@ impl Jit {
         let problem = |p: String| CompileError::Codegen { kernel: kernel.name.clone(), problem: p };
         let code = context
             .compile(isa, &mut ControlPlane::default())
-            .map_err(|e| problem(cranelift_codegen::print_errors::pretty_error(&e.func, e.inner)))?;
+            .map_err(|e| problem(cranelift_codegen::print_errors::pretty_error(e.func, e.inner)))?;
         let relocations: &[FinalizedMachReloc] = code.buffer.relocs();
         if let Some(r) = relocations.first() {
             return Err(problem(format!("calls {:?}, which nothing provides", r.target)));

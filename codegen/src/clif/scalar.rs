@@ -115,7 +115,7 @@ impl Emitter<'_, '_> {
         let usable = |c: Option<Scalar>| {
             c.filter(|c| {
                 let x = c.to_f64();
-                !x.is_nan() && !(op == Binary::Min && x == 0.0 && x.is_sign_negative())
+                !(x.is_nan() || op == Binary::Min && x == 0.0 && x.is_sign_negative())
             })
         };
         let (constant, c, x) = match (usable(constants.0), usable(constants.1)) {
