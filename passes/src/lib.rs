@@ -13,6 +13,7 @@ pub mod listing;
 pub mod memory;
 pub mod pass;
 pub mod place;
+pub mod program;
 pub mod simplify;
 pub mod simulate;
 pub mod solve;
