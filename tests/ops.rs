@@ -261,6 +261,13 @@ fn every_cut_that_a_rule_allows_gives_the_whole() {
         for factor in &rule.factors {
             let n = factor.extent;
             for units in [[n.div_ceil(2), n / 2], [n, 0], [0, n], [1.min(n), n - 1.min(n)]] {
+                // Without its batch groups a convolution has no rows that tell how many rows the result has.
+                if units.contains(&0)
+                    && case.name.contains("batch groups")
+                    && factor.operands.iter().all(Option::is_some)
+                {
+                    continue;
+                }
                 cut(case, &whole, factor, units)?;
             }
         }
@@ -275,7 +282,8 @@ fn every_partial_sum_that_a_rule_allows_gives_the_whole() {
         let rule = whole.rule(whole.nodes.keys().next().unwrap());
         let globals = tensors(&case.args);
         let finite = globals.iter().all(|t| t.to_f64().iter().all(|x| x.is_finite()));
-        for &set in rule.linear.iter().filter(|_| finite) {
+        let fits = globals.iter().all(|t| Layout::Partial(Reduce::Sum).fits(&t.ty, 2));
+        for &set in rule.linear.iter().filter(|_| finite && fits) {
             let partial = |i: usize| set >> i & 1 == 1;
             let sum = Layout::Partial(Reduce::Sum);
             let args: Vec<Layout> =
@@ -308,4 +316,156 @@ fn share(t: &Tensor, device: usize) -> Tensor {
         part.set(i, if device == 0 { first } else { rest });
     }
     part
+}
+
+/// Operation, operand types, and the layouts of operands and result that its rule has to allow.
+const MUST_ALLOW: &[(&str, &[&str], &[&str])] = &[
+    ("unary{function=exp}", &["f32[6, 4]"], &["S(0,[3,3]) -> S(0,[3,3])", "S(1,[3,1]) -> S(1,[3,1])"]),
+    ("unary{function=neg}", &["f32[6, 4]"], &["P(sum) -> P(sum)"]),
+    (
+        "binary{function=add}",
+        &["f32[6]", "f32[6]"],
+        &["S(0,[4,2]) S(0,[4,2]) -> S(0,[4,2])", "P(sum) P(sum) -> P(sum)"],
+    ),
+    ("binary{function=mul}", &["f32[6]", "f32[6]"], &["P(sum) R -> P(sum)", "R P(sum) -> P(sum)"]),
+    ("binary{function=div}", &["f32[6]", "f32[6]"], &["P(sum) R -> P(sum)"]),
+    ("compare{relation=lt}", &["f32[6]", "f32[6]"], &["S(0,[3,3]) S(0,[3,3]) -> S(0,[3,3])"]),
+    (
+        "select",
+        &["bool[6]", "f32[6]", "f32[6]"],
+        &["S(0,[5,1]) S(0,[5,1]) S(0,[5,1]) -> S(0,[5,1])", "R P(sum) P(sum) -> P(sum)"],
+    ),
+    ("cast{to=f64}", &["f32[6]"], &["S(0,[3,3]) -> S(0,[3,3])", "P(sum) -> P(sum)"]),
+    (
+        "broadcast{shape=[5, 4], dims=[1]}",
+        &["f32[4]"],
+        &["R -> S(0,[3,2])", "S(0,[2,2]) -> S(1,[2,2])", "P(sum) -> P(sum)"],
+    ),
+    (
+        "reshape{shape=[6, 20]}",
+        &["f32[6, 4, 5]"],
+        &["S(0,[4,2]) -> S(0,[4,2])", "S(1,[3,1]) -> S(1,[15,5])", "P(sum) -> P(sum)"],
+    ),
+    ("reshape{shape=[24, 5]}", &["f32[6, 4, 5]"], &["S(0,[4,2]) -> S(0,[16,8])", "S(2,[2,3]) -> S(1,[2,3])"]),
+    ("reshape{shape=[6, 4, 5]}", &["f32[24, 5]"], &["S(0,[16,8]) -> S(0,[4,2])"]),
+    ("transpose{perm=[1, 0]}", &["f32[6, 4]"], &["S(0,[3,3]) -> S(1,[3,3])", "P(sum) -> P(sum)"]),
+    (
+        "slice{start=[0, 1], limit=[6, 4], stride=[1, 2]}",
+        &["f32[6, 4]"],
+        &["S(0,[3,3]) -> S(0,[3,3])", "P(sum) -> P(sum)"],
+    ),
+    (
+        "pad{low=[0, 1], high=[0, 2], interior=[0, 0], value=[f32, 0.0]}",
+        &["f32[6, 4]"],
+        &["S(0,[3,3]) -> S(0,[3,3])", "P(sum) -> P(sum)"],
+    ),
+    ("concat{dim=1}", &["f32[6, 4]", "f32[6, 2]"], &["S(0,[3,3]) S(0,[3,3]) -> S(0,[3,3])", "P(sum) P(sum) -> P(sum)"]),
+    ("reverse{dims=[1]}", &["f32[6, 4]"], &["S(0,[3,3]) -> S(0,[3,3])"]),
+    (
+        "reduce{function=sum, dims=[1]}",
+        &["f32[6, 4]"],
+        &["S(0,[3,3]) -> S(0,[3,3])", "S(1,[2,2]) -> P(sum)", "P(sum) -> P(sum)"],
+    ),
+    ("reduce{function=max, dims=[1]}", &["f32[6, 4]"], &["S(0,[3,3]) -> S(0,[3,3])", "S(1,[2,2]) -> P(max)"]),
+    ("arg_max{dim=1}", &["f32[6, 4]"], &["S(0,[3,3]) -> S(0,[3,3])"]),
+    (
+        "contract{batch=[], contract=[[1, 0]]}",
+        &["f32[5, 4]", "f32[4, 7]"],
+        &[
+            "S(0,[3,2]) R -> S(0,[3,2])",
+            "R S(1,[4,3]) -> S(1,[4,3])",
+            "S(1,[2,2]) S(0,[2,2]) -> P(sum)",
+            "P(sum) R -> P(sum)",
+        ],
+    ),
+    (
+        "contract{batch=[[0, 0], [2, 2]], contract=[[3, 3]]}",
+        &["f32[5, 6, 4, 8]", "f32[5, 7, 4, 8]"],
+        &[
+            "S(0,[3,2]) S(0,[3,2]) -> S(0,[3,2])",
+            "S(2,[3,1]) S(2,[3,1]) -> S(1,[3,1])",
+            "S(1,[3,3]) R -> S(2,[3,3])",
+            "S(3,[4,4]) S(3,[4,4]) -> P(sum)",
+        ],
+    ),
+    (
+        "conv{stride=[2, 1], pads=[[1, 1], [0, 0]], input_dilation=[1, 1], kernel_dilation=[1, 1], groups=1, batch_groups=1}",
+        &["f32[5, 8, 8, 6]", "f32[3, 3, 6, 4]"],
+        &["S(0,[3,2]) R -> S(0,[3,2])", "R S(3,[3,1]) -> S(3,[3,1])", "S(3,[3,3]) S(2,[3,3]) -> P(sum)"],
+    ),
+    (
+        "conv{stride=[1, 1], pads=[[1, 1], [1, 1]], input_dilation=[1, 1], kernel_dilation=[1, 1], groups=6, batch_groups=1}",
+        &["f32[5, 8, 8, 6]", "f32[3, 3, 1, 12]"],
+        &["S(0,[3,2]) R -> S(0,[3,2])", "S(3,[4,2]) S(3,[8,4]) -> S(3,[8,4])"],
+    ),
+    (
+        "pool{function=max, size=[2, 2], stride=[2, 2], pads=[[0, 0], [0, 0]], dilation=[1, 1], input_dilation=[1, 1]}",
+        &["f32[5, 8, 8, 6]"],
+        &["S(0,[3,2]) -> S(0,[3,2])", "S(3,[4,2]) -> S(3,[4,2])"],
+    ),
+    (
+        "pool{function=sum, size=[2, 2], stride=[2, 2], pads=[[0, 0], [0, 0]], dilation=[1, 1], input_dilation=[1, 1]}",
+        &["f32[5, 8, 8, 6]"],
+        &["S(0,[3,2]) -> S(0,[3,2])", "S(3,[4,2]) -> S(3,[4,2])", "P(sum) -> P(sum)"],
+    ),
+    ("softmax{dim=2}", &["f32[5, 4, 6]"], &["S(0,[3,2]) -> S(0,[3,2])", "S(1,[2,2]) -> S(1,[2,2])"]),
+    ("log_softmax{dim=1}", &["f32[5, 4]"], &["S(0,[3,2]) -> S(0,[3,2])"]),
+    (
+        "standardize{dims=[2], epsilon=0.001}",
+        &["f32[5, 4, 6]"],
+        &["S(0,[3,2]) -> S(0,[3,2])", "S(1,[2,2]) -> S(1,[2,2])"],
+    ),
+    (
+        "take{base=0}",
+        &["f32[10, 6]", "i32[5, 7]"],
+        &["R S(0,[3,2]) -> S(0,[3,2])", "S(1,[3,3]) R -> S(2,[3,3])", "S(0,[5,5]) R -> P(sum)", "P(sum) R -> P(sum)"],
+    ),
+    (
+        "scatter_add{rows=10, base=0}",
+        &["i32[5]", "f32[5, 6]"],
+        &["R S(1,[3,3]) -> S(1,[3,3])", "R R -> S(0,[5,5])", "S(0,[3,2]) S(0,[3,2]) -> P(sum)"],
+    ),
+];
+
+fn types(texts: &[&str]) -> Vec<Type> {
+    let lines: String = texts.iter().enumerate().map(|(i, t)| format!("input %{i} \"x{i}\": {t}\n")).collect();
+    let graph = text::parse(&format!("graph \"types\" imported {{\n{lines}}}")).unwrap();
+    graph.params.iter().map(|p| graph.ty(p.value).clone()).collect()
+}
+
+fn layout(word: &str) -> Layout {
+    let graph =
+        text::parse(&format!("graph \"layout\" sharded devices 2 {{\ninput %0 \"x\": f32[] {word}\n}}")).unwrap();
+    graph.layout(graph.params[0].value)
+}
+
+#[test]
+fn the_cuts_that_matter_are_allowed() {
+    let mut missing = Vec::new();
+    for (op, args, wanted) in MUST_ALLOW {
+        let args = types(args);
+        let mut graph = Graph::new("rule");
+        let values: Vec<Value> = args
+            .iter()
+            .enumerate()
+            .map(|(i, t)| graph.input(&format!("x{i}"), t.clone(), intwain_ir::Rows::Whole))
+            .collect();
+        let parsed = text::parse(&format!(
+            "graph \"op\" imported {{\n{}\n%{} = {op} {} : f32[]\n}}",
+            args.iter().enumerate().map(|(i, t)| format!("input %{i} \"x{i}\": {t}")).collect::<Vec<_>>().join("\n"),
+            args.len(),
+            (0..args.len()).map(|i| format!("%{i}")).collect::<Vec<_>>().join(" ")
+        ))
+        .unwrap();
+        graph.push(parsed.nodes.values().next().unwrap().op.clone(), &values).unwrap();
+        let rule = graph.rule(graph.nodes.keys().next().unwrap());
+        for line in *wanted {
+            let (operands, result) = line.split_once(" -> ").unwrap();
+            let operands: Vec<Layout> = operands.split(' ').map(layout).collect();
+            if !rule.allows(&operands, &[layout(result)]) {
+                missing.push(format!("{op}: {line}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "not allowed:\n{}", missing.join("\n"));
 }

@@ -62,7 +62,8 @@ fn dependence(
             Linear | Other => Other,
         },
         Expr::Cast(to, x) => match of(x) {
-            Linear if to.size() >= dtype(x).size() && to.is_float() => Linear,
+            // Integers wrap, so the sum of the parts converted is not the sum converted.
+            Linear if to.size() >= dtype(x).size() && dtype(x).is_float() && to.is_float() => Linear,
             Linear | Other => Other,
             Zero | Independent => Independent,
         },

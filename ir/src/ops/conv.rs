@@ -59,7 +59,9 @@ impl OpDef for Conv {
         ensure(self.groups > 0 && self.batch_groups > 0 && (self.groups == 1 || self.batch_groups == 1), || {
             "groups and batch_groups are at least 1 and not both above".into()
         })?;
-        ensure(x.shape[n + 1] == channels * self.groups, || {
+        // A device that gets none of the groups has neither input nor output channels.
+        let no_group = x.shape[n + 1] == 0 && outputs == 0;
+        ensure(x.shape[n + 1] == channels * self.groups || no_group, || {
             format!("{} groups of {channels} channels for input {x}", self.groups)
         })?;
         ensure(outputs.is_multiple_of(self.groups * self.batch_groups), || {

@@ -131,6 +131,10 @@ fn factor(c: &Compute, operands: &[&Type], axis: Axis) -> Option<Factor> {
     } else {
         (FactorKind::Reduce(root_reduction(c, axis)?), 1)
     };
+    // Nothing to divide, and devices would disagree about operands that leave out a dimension of extent 1.
+    if extent <= 1 && kind != FactorKind::Pass {
+        return None;
+    }
     let mut dims: Vec<Option<FactorDim>> = vec![None; operands.len()];
     let mut seen = vec![false; operands.len()];
     let live = c.reachable();
