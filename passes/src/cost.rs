@@ -98,8 +98,11 @@ impl<'a> CostModel<'a> {
             return f64::INFINITY;
         }
         let link = if moved.communicates { self.hardware.link.transfer(moved.bytes) } else { 0.0 };
-        let slowest = self.hardware.devices.iter().map(DeviceSpec::stream_bandwidth).fold(f64::INFINITY, f64::min);
-        link + moved.local_bytes / slowest
+        let local = |d: &DeviceSpec| match moved.local_bytes {
+            0.0 => 0.0,
+            bytes => bytes / d.stream_bandwidth() + d.launch.value,
+        };
+        link + self.hardware.devices.iter().map(local).fold(0.0, f64::max)
     }
 }
 

@@ -128,7 +128,7 @@ pub struct Candidate {
 pub enum Verdict {
     /// It is the plan.
     Chosen,
-    /// It fits and is not faster than the chosen one, or was not asked for.
+    /// It fits and is not faster than the chosen one by [`MARGIN`], or was not asked for.
     Rejected,
     /// It needs more memory than a device has.
     TooLarge {
@@ -157,6 +157,9 @@ impl fmt::Display for Verdict {
     }
 }
 
+/// A strategy is preferred to simpler ones only if it is faster by this share: predictions are not better than that.
+pub const MARGIN: f64 = 0.01;
+
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlaceError {
@@ -184,6 +187,17 @@ pub struct RunnerUp {
     pub results: Vec<Layout>,
     /// Predicted seconds per step of the best plan with it.
     pub seconds: f64,
+    /// Whether the plan's strategy allows it.
+    pub permission: Permission,
+}
+
+/// Whether a strategy allows a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Permission {
+    /// It does; the choice was rejected for its cost.
+    Allowed,
+    /// It does not, whatever the cost: a pin overrides that.
+    Forbidden,
 }
 
 /// Plans one graph for one machine.
@@ -232,7 +246,7 @@ impl<'a> Planner<'a> {
         for (at, (strategy, result)) in found.iter().enumerate() {
             let asked = self.options.strategy.is_none_or(|s| s == *strategy);
             let Ok(option) = result else { continue };
-            let faster = chosen.is_none_or(|(_, best)| option.assignment.seconds < best * (1.0 - 1e-9));
+            let faster = chosen.is_none_or(|(_, best)| option.assignment.seconds < best * (1.0 - MARGIN));
             if asked && self.too_large(option).is_none() && faster {
                 chosen = Some((at, option.assignment.seconds));
             }
@@ -256,7 +270,8 @@ impl<'a> Planner<'a> {
     }
 
     /// The best other choice for a node in a split, and what the whole plan would cost with it. Planning again with the
-    /// node pinned to it gives the same cost. `None` where there is no other, and for `one` and `pipeline`.
+    /// node pinned to it gives the same cost. Choices that the strategy allows come first. `None` where there is no
+    /// other, and for `one` and `pipeline`.
     pub fn runner_up(&self, plan: &Plan, node: NodeId) -> Option<RunnerUp> {
         let mut best: Option<RunnerUp> = None;
         for (space, costs) in &self.spaces {
@@ -270,9 +285,13 @@ impl<'a> Planner<'a> {
                 let mut pinned = allowed.clone();
                 pin(space, &mut pinned, node, &state.strategy);
                 let Ok(assignment) = space.solve(costs, &pinned) else { continue };
-                if best.as_ref().is_none_or(|b| assignment.seconds < b.seconds) {
+                let is_allowed = allowed.nodes[node].intersects(pinned.nodes[node]);
+                let permission = if is_allowed { Permission::Allowed } else { Permission::Forbidden };
+                let seconds = assignment.seconds;
+                let better = |b: &RunnerUp| (permission, seconds) < (b.permission, b.seconds);
+                if best.as_ref().is_none_or(better) {
                     let (strategy, results) = (state.strategy.clone(), state.results.clone());
-                    best = Some(RunnerUp { strategy, results, seconds: assignment.seconds });
+                    best = Some(RunnerUp { strategy, results, seconds, permission });
                 }
             }
         }

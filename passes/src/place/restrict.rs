@@ -8,7 +8,7 @@ use super::groups::Group;
 use super::search::{Allowed, Space};
 use super::states::{NodeStrategy, State};
 use crate::hardware::OpClass;
-use intwain_ir::NodeId;
+use intwain_ir::{Def, NodeId};
 
 /// Why a strategy is not offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,13 +51,28 @@ impl Space<'_> {
             let states = &self.nodes[id];
             let set = allowed.nodes[id].filter(|s| !rows(states[s].group));
             let cut = set.filter(|s| self.must_cut(id, &states[s]));
-            split += usize::from(!cut.is_empty());
             allowed.nodes[id] = if cut.is_empty() { set } else { cut };
+            if !cut.is_empty() {
+                split += 1;
+                self.forbid_whole_weights(id, &mut allowed);
+            }
         }
         if split == 0 {
             return Err(NotOffered("no layer has channels, heads or a vocabulary that can be cut".to_owned()));
         }
         Ok(allowed)
+    }
+
+    /// The weights of a node that is cut are not kept whole, even if it is cut along something else than other readers.
+    fn forbid_whole_weights(&self, id: NodeId, allowed: &mut Allowed) {
+        for arg in &self.graph.nodes[id].args {
+            if let Def::Param(p) = self.graph.values[*arg].def
+                && self.prepared[*arg]
+            {
+                let cut = allowed.params[p].filter(|s| self.params[p][s].0.is_split());
+                allowed.params[p] = if cut.is_empty() { allowed.params[p] } else { cut };
+            }
+        }
     }
 
     /// Whether a state is one of those that a tensor split insists on.

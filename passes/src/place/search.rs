@@ -128,8 +128,6 @@ impl<'a> Space<'a> {
         let args = &self.graph.nodes[id].args;
         let (from, offered) = self.offered(arg);
         let wanted: Vec<&Layout> = self.nodes[id].iter().map(|s| &s.operands[at]).collect();
-        let scale = if self.prepared[arg] { PREPARED } else { 1.0 };
-        let ty = self.graph.ty(arg);
         // A value read twice in the same layout is converted once.
         let again: Vec<bool> = self.nodes[id]
             .iter()
@@ -137,8 +135,16 @@ impl<'a> Space<'a> {
             .collect();
         costs.edge(from, self.index(id), |p, c| match again[c] {
             true => 0.0,
-            false => self.model.reshard(ty, &offered[p], wanted[c]) * scale,
+            false => self.conversion_seconds(arg, &offered[p], wanted[c]),
         });
+    }
+
+    /// Seconds per step to convert a value. Parts of weights are taken once, but what devices exchange they exchange in
+    /// every step.
+    fn conversion_seconds(&self, value: Value, from: &Layout, to: &Layout) -> f64 {
+        let ty = self.graph.ty(value);
+        let once = self.prepared[value] && !crate::cost::transfer(ty, from, to).communicates;
+        self.model.reshard(ty, from, to) * if once { PREPARED } else { 1.0 }
     }
 
     /// A state's next value must get the layout of the state itself.
@@ -178,10 +184,10 @@ impl<'a> Space<'a> {
             let is_output = self.graph.outputs.iter().any(|o| o.value == *result);
             let must = is_output && matches!(layout, Layout::Partial(_));
             if state.gathered == Gathered::Yes || must {
-                exchange += self.model.reshard(self.graph.ty(*result), layout, &Layout::Replicated);
+                exchange += self.conversion_seconds(*result, layout, &Layout::Replicated);
             }
         }
-        (compute + exchange) * if prepared { PREPARED } else { 1.0 }
+        compute * if prepared { PREPARED } else { 1.0 } + exchange
     }
 
     /// Seconds of a whole node on the device that works alone.

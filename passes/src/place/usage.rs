@@ -98,7 +98,7 @@ fn communication(space: &Space<'_>, assignment: &Assignment, of: &dyn Fn(Value) 
     let mut done: Vec<(Value, Layout)> = Vec::new();
     let mut convert = |value: Value, to: Layout| {
         let moved = transfer(space.graph.ty(value), &of(value), &to);
-        if space.prepared[value] || !moved.communicates || done.iter().any(|d| d.0 == value && d.1 == to) {
+        if !moved.communicates || done.iter().any(|d| d.0 == value && d.1 == to) {
             return;
         }
         done.push((value, to));

@@ -45,6 +45,11 @@ impl StateSet {
         StateSet((0..MAX_STATES).filter(|&s| self.contains(s) && keep(s)).fold(0, |set, s| set | 1 << s))
     }
 
+    /// Whether the sets have a state in common.
+    pub fn intersects(self, other: StateSet) -> bool {
+        self.0 & other.0 != 0
+    }
+
     /// Whether no state is in the set.
     pub fn is_empty(self) -> bool {
         self.0 == 0

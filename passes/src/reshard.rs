@@ -1,0 +1,122 @@
+//! Makes communication explicit: wherever a reader needs a value in another layout than its definition leaves it in, a
+//! `reshard` node is put between them, one per value and layout.
+//!
+//! After this every node satisfies its sharding rule exactly, no output is partial, and no later pass adds
+//! communication. Chooses no layouts; see `place`.
+
+use crate::place::{NodeStrategy, Plan};
+use cranelift_entity::SecondaryMap;
+use intwain_ir::ops::{Reshard, TypeError};
+use intwain_ir::{Graph, Layout, Origin, ParamKind, Rewriter, Stage, Value};
+use std::collections::BTreeMap;
+
+/// The graph with the plan's layouts written on its values (stage Sharded).
+pub fn apply(graph: &Graph, plan: &Plan) -> Graph {
+    let mut sharded = graph.clone();
+    (sharded.stage, sharded.devices) = (Stage::Sharded, plan.devices);
+    for (value, data) in sharded.values.iter_mut() {
+        data.layout = Some(plan.layouts[value].clone().unwrap_or(Layout::Replicated));
+    }
+    sharded
+}
+
+/// The graph at stage Explicit. `strategies` says how each node is shared; `graph` is at stage Sharded and its layouts
+/// are those that the strategies leave.
+///
+/// # Errors
+/// Only if the strategies are not those of the graph: a defect of the planner.
+pub fn reshard(graph: &Graph, strategies: &SecondaryMap<intwain_ir::NodeId, NodeStrategy>) -> Result<Graph, TypeError> {
+    let wanted = wanted(graph, strategies);
+    let mut resharder = Resharder {
+        whole: wanted_whole(graph, &wanted),
+        rewriter: Rewriter::new(graph),
+        converted: BTreeMap::new(),
+        channels: 0,
+    };
+    for (id, node) in &graph.nodes {
+        let mut args = Vec::with_capacity(node.args.len());
+        for (&arg, layout) in node.args.iter().zip(&wanted[id]) {
+            args.push(resharder.in_layout(arg, layout, &node.origin)?);
+        }
+        resharder.rewriter.copy_with(id, node.op.clone(), &args)?;
+    }
+    resharder.close_outputs(graph)?;
+    let mut explicit = resharder.rewriter.finish();
+    explicit.stage = Stage::Explicit;
+    Ok(explicit)
+}
+
+type Wanted = SecondaryMap<intwain_ir::NodeId, Vec<Layout>>;
+
+/// The layouts in which every node reads its operands.
+fn wanted(graph: &Graph, strategies: &SecondaryMap<intwain_ir::NodeId, NodeStrategy>) -> Wanted {
+    let mut wanted = Wanted::new();
+    for (id, node) in &graph.nodes {
+        wanted[id] = strategies[id].operand_layouts(&graph.rule(id), node.args.len());
+    }
+    wanted
+}
+
+/// Values that some reader needs on every device: other readers then cut their parts from the copy.
+fn wanted_whole(graph: &Graph, wanted: &Wanted) -> SecondaryMap<Value, bool> {
+    let mut whole = SecondaryMap::new();
+    for (id, node) in &graph.nodes {
+        for (&arg, layout) in node.args.iter().zip(&wanted[id]) {
+            whole[arg] |= *layout == Layout::Replicated;
+        }
+    }
+    whole
+}
+
+struct Resharder<'g> {
+    rewriter: Rewriter<'g>,
+    whole: SecondaryMap<Value, bool>,
+    converted: BTreeMap<(Value, Layout), Value>,
+    channels: usize,
+}
+
+impl Resharder<'_> {
+    /// The new value that stands for `old` in a layout.
+    fn in_layout(&mut self, old: Value, layout: &Layout, origin: &Origin) -> Result<Value, TypeError> {
+        let from = self.rewriter.old().layout(old);
+        let copy_is_there = matches!((&from, layout), (Layout::Replicated, Layout::On(_)));
+        if from == *layout || copy_is_there {
+            return Ok(self.rewriter.value(old));
+        }
+        if let Some(&value) = self.converted.get(&(old, layout.clone())) {
+            return Ok(value);
+        }
+        let source = if self.whole[old] && *layout != Layout::Replicated && !matches!(from, Layout::On(_)) {
+            self.in_layout(old, &Layout::Replicated, origin)?
+        } else {
+            self.rewriter.value(old)
+        };
+        let new = &mut self.rewriter.new;
+        new.origin = origin.clone();
+        let value = new.push(Reshard { channel: self.channels }, &[source])?;
+        new.values[value].layout = Some(layout.clone());
+        self.channels += 1;
+        self.converted.insert((old, layout.clone()), value);
+        Ok(value)
+    }
+
+    /// Partial outputs are combined, and states become values of their own layout.
+    fn close_outputs(&mut self, graph: &Graph) -> Result<(), TypeError> {
+        for output in &graph.outputs {
+            if matches!(graph.layout(output.value), Layout::Partial(_)) {
+                let whole = self.in_layout(output.value, &Layout::Replicated, &Origin::default())?;
+                self.rewriter.set(output.value, whole);
+            }
+        }
+        for param in &graph.params {
+            if let ParamKind::State { next: Some(next) } = param.kind {
+                let value = self.in_layout(next, &graph.layout(param.value), &Origin::default())?;
+                self.rewriter.set(next, value);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
