@@ -2,12 +2,13 @@
 //! `reshard` node is put between them, one per value and layout.
 //!
 //! After this every node satisfies its sharding rule exactly, no output is partial, and no later pass adds
-//! communication. Chooses no layouts; see `place`.
+//! communication. What is made from nothing, such as constants, is made again in every layout that is read instead of
+//! being converted. Chooses no layouts; see `place`.
 
 use crate::place::{NodeStrategy, Plan};
 use cranelift_entity::SecondaryMap;
 use intwain_ir::ops::{Reshard, TypeError};
-use intwain_ir::{Graph, Layout, Origin, ParamKind, Rewriter, Stage, Value};
+use intwain_ir::{Graph, Layout, Node, NodeId, Origin, ParamKind, Rewriter, Stage, Value};
 use std::collections::BTreeMap;
 
 /// The graph with the plan's layouts written on its values (stage Sharded).
@@ -33,7 +34,7 @@ pub fn reshard(graph: &Graph, strategies: &SecondaryMap<intwain_ir::NodeId, Node
         converted: BTreeMap::new(),
         channels: 0,
     };
-    for (id, node) in &graph.nodes {
+    for (id, node) in graph.nodes.iter().filter(|(_, node)| !is_source(node)) {
         let mut args = Vec::with_capacity(node.args.len());
         for (&arg, layout) in node.args.iter().zip(&wanted[id]) {
             args.push(resharder.in_layout(arg, layout, &node.origin)?);
@@ -68,6 +69,11 @@ fn wanted_whole(graph: &Graph, wanted: &Wanted) -> SecondaryMap<Value, bool> {
     whole
 }
 
+/// Whether a node makes its results from nothing.
+fn is_source(node: &Node) -> bool {
+    node.args.is_empty() && !node.op.is_communication()
+}
+
 struct Resharder<'g> {
     rewriter: Rewriter<'g>,
     whole: SecondaryMap<Value, bool>,
@@ -79,6 +85,11 @@ impl Resharder<'_> {
     /// The new value that stands for `old` in a layout.
     fn in_layout(&mut self, old: Value, layout: &Layout, origin: &Origin) -> Result<Value, TypeError> {
         let from = self.rewriter.old().layout(old);
+        if let Some(id) = self.rewriter.old().def_node(old)
+            && is_source(&self.rewriter.old().nodes[id])
+        {
+            return self.made_in_layout(old, id, layout, origin);
+        }
         let copy_is_there = matches!((&from, layout), (Layout::Replicated, Layout::On(_)));
         if from == *layout || copy_is_there {
             return Ok(self.rewriter.value(old));
@@ -91,11 +102,40 @@ impl Resharder<'_> {
         } else {
             self.rewriter.value(old)
         };
+        let value = self.convert(source, layout, origin)?;
+        self.converted.insert((old, layout.clone()), value);
+        Ok(value)
+    }
+
+    fn convert(&mut self, source: Value, layout: &Layout, origin: &Origin) -> Result<Value, TypeError> {
         let new = &mut self.rewriter.new;
         new.origin = origin.clone();
         let value = new.push(Reshard { channel: self.channels }, &[source])?;
         new.values[value].layout = Some(layout.clone());
         self.channels += 1;
+        Ok(value)
+    }
+
+    /// The result of a node without operands, made in a layout.
+    fn made_in_layout(&mut self, old: Value, id: NodeId, layout: &Layout, origin: &Origin) -> Result<Value, TypeError> {
+        if let Some(&value) = self.converted.get(&(old, layout.clone())) {
+            return Ok(value);
+        }
+        let graph = self.rewriter.old();
+        let node = &graph.nodes[id];
+        let direct = node.results.len() == 1 && graph.rule(id).allows(&[], std::slice::from_ref(layout));
+        let value = if direct || *layout == Layout::Replicated {
+            self.rewriter.new.origin = node.origin.clone();
+            let results = self.rewriter.new.push_all(node.op.clone(), &[])?;
+            for (&o, &n) in node.results.iter().zip(&results) {
+                self.rewriter.new.values[n].layout = Some(layout.clone());
+                self.converted.insert((o, layout.clone()), n);
+            }
+            self.converted[&(old, layout.clone())]
+        } else {
+            let whole = self.made_in_layout(old, id, &Layout::Replicated, origin)?;
+            self.convert(whole, layout, origin)?
+        };
         self.converted.insert((old, layout.clone()), value);
         Ok(value)
     }
@@ -103,7 +143,8 @@ impl Resharder<'_> {
     /// Partial outputs are combined, and states become values of their own layout.
     fn close_outputs(&mut self, graph: &Graph) -> Result<(), TypeError> {
         for output in &graph.outputs {
-            if matches!(graph.layout(output.value), Layout::Partial(_)) {
+            let made_late = graph.def_node(output.value).is_some_and(|id| is_source(&graph.nodes[id]));
+            if made_late || matches!(graph.layout(output.value), Layout::Partial(_)) {
                 let whole = self.in_layout(output.value, &Layout::Replicated, &Origin::default())?;
                 self.rewriter.set(output.value, whole);
             }

@@ -126,6 +126,9 @@ impl<'a> Space<'a> {
 
     fn connect(&self, costs: &mut CostGraph, id: NodeId, at: usize, arg: Value) {
         let args = &self.graph.nodes[id].args;
+        if self.is_source(arg) {
+            return;
+        }
         let (from, offered) = self.offered(arg);
         let wanted: Vec<&Layout> = self.nodes[id].iter().map(|s| &s.operands[at]).collect();
         // A value read twice in the same layout is converted once.
@@ -137,6 +140,11 @@ impl<'a> Space<'a> {
             true => 0.0,
             false => self.conversion_seconds(arg, &offered[p], wanted[c]),
         });
+    }
+
+    /// Whether a value is made from nothing: every reader makes the part that it needs.
+    fn is_source(&self, value: Value) -> bool {
+        self.graph.def_node(value).is_some_and(|id| self.graph.nodes[id].args.is_empty())
     }
 
     /// Seconds per step to convert a value. Parts of weights are taken once, but what devices exchange they exchange in

@@ -114,6 +114,9 @@ pub(super) fn node_states(graph: &Graph, id: NodeId, rules: &Rules, groups: &Gro
         gathered: Gathered::No,
     };
     let mut states = vec![state(NodeStrategy::Whole, None)];
+    if node.args.is_empty() {
+        return states;
+    }
     for (factor, f) in rule.factors.iter().enumerate() {
         let Some(group) = groups.of_factor(&node.args, &node.results, f) else { continue };
         let Some(units) = groups.cut(group, f.extent) else { continue };

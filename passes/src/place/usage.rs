@@ -138,7 +138,7 @@ fn activations(space: &Space<'_>, of: &dyn Fn(Value) -> Layout, device: usize) -
     }
     // A view keeps what it shows alive.
     for (id, node) in graph.nodes.iter().rev() {
-        if shows_operand(space, id)
+        if is_free(space, id)
             && let (Some(&arg), Some(&result)) = (node.args.first(), node.results.first())
         {
             last[arg] = last[arg].max(last[result]);
@@ -153,7 +153,7 @@ fn activations(space: &Space<'_>, of: &dyn Fn(Value) -> Layout, device: usize) -
     }
     let mut peak: f64 = live;
     for (at, (id, node)) in graph.nodes.iter().enumerate() {
-        if !shows_operand(space, id) {
+        if !is_free(space, id) {
             for result in &node.results {
                 debug_assert!(matches!(graph.values[*result].def, Def::Node(..)));
                 live += bytes(*result);
@@ -166,8 +166,8 @@ fn activations(space: &Space<'_>, of: &dyn Fn(Value) -> Layout, device: usize) -
     peak
 }
 
-/// Whether the result uses the memory of the first operand.
-fn shows_operand(space: &Space<'_>, id: intwain_ir::NodeId) -> bool {
+/// Whether the result needs no memory of its own: it is a view of the first operand, or made where it is read.
+fn is_free(space: &Space<'_>, id: intwain_ir::NodeId) -> bool {
     let work = &space.works[id];
-    !space.graph.nodes[id].args.is_empty() && work.launches == 0.0 && !work.writes
+    work.launches == 0.0 && !work.writes
 }
