@@ -3,5 +3,6 @@
 pub mod deadlock;
 pub(crate) mod joined;
 pub mod memory;
+pub mod placement;
 
 pub use joined::JoinFault;

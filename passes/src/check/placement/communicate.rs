@@ -1,0 +1,213 @@
+//! Communication between the devices, as far as meanings go.
+
+use super::meaning::{Meaning, Shares, untiled};
+use super::whole::Whole;
+use super::{Device, PlacementFault};
+use cranelift_entity::EntityRef;
+use intwain_ir::ops::Op;
+use intwain_ir::scalar::Reduce;
+use intwain_ir::{NodeId, Type, Value};
+use std::collections::BTreeMap;
+
+/// What happens when a device comes to a communication.
+pub(super) enum Arrival {
+    /// It goes on.
+    Done,
+    /// It waits for others.
+    Waits,
+    /// It cannot be right.
+    Fault(String),
+}
+
+/// Messages under way, and devices that wait.
+#[derive(Default)]
+pub(super) struct Network {
+    /// By channel and receiver.
+    sent: BTreeMap<(usize, usize), Message>,
+    /// By device.
+    waiting: BTreeMap<usize, NodeId>,
+}
+
+struct Message {
+    from: usize,
+    ty: Type,
+    meanings: Vec<Meaning>,
+    fault: PlacementFault,
+}
+
+impl Network {
+    pub(super) fn arrive(&mut self, device: &Device<'_>, id: NodeId) -> Arrival {
+        let node = &device.graph.nodes[id];
+        if let Op::Send(op) = &node.op {
+            let message = Message {
+                from: device.index,
+                ty: device.graph.ty(node.args[0]).clone(),
+                meanings: device.meanings[node.args[0]].clone(),
+                fault: device.fault(id, format!("nobody receives it on device {}", op.to)),
+            };
+            return match self.sent.insert((op.channel, op.to), message) {
+                None => Arrival::Done,
+                Some(_) => Arrival::Fault(format!("channel {} already carries a message", op.channel)),
+            };
+        }
+        self.waiting.insert(device.index, id);
+        Arrival::Waits
+    }
+
+    /// Lets devices go on whose communication is complete; false if there is none.
+    pub(super) fn settle(
+        &mut self,
+        whole: &Whole<'_>,
+        devices: &mut [Device<'_>],
+        faults: &mut Vec<PlacementFault>,
+    ) -> bool {
+        let mut moved = false;
+        for k in 0..devices.len() {
+            let Some(&id) = self.waiting.get(&k) else { continue };
+            if let Op::Recv(op) = &devices[k].graph.nodes[id].op {
+                let Some(message) = self.sent.remove(&(op.channel, k)) else { continue };
+                if message.from != op.from || message.ty != op.ty {
+                    let problem = format!(
+                        "expects {} from device {}, gets {} from device {}",
+                        op.ty, op.from, message.ty, message.from
+                    );
+                    faults.push(devices[k].fault(id, problem));
+                    return false;
+                }
+                self.finish(&mut devices[k], id, message.meanings);
+                moved = true;
+            }
+        }
+        moved | self.settle_collective(whole, devices, faults)
+    }
+
+    fn finish(&mut self, device: &mut Device<'_>, id: NodeId, meanings: Vec<Meaning>) {
+        device.meanings[device.graph.nodes[id].results[0]] = meanings;
+        self.waiting.remove(&device.index);
+        device.waits = false;
+        device.next = id.index() + 1;
+    }
+
+    /// A collective happens when all devices have come to it.
+    fn settle_collective(
+        &mut self,
+        whole: &Whole<'_>,
+        devices: &mut [Device<'_>],
+        faults: &mut Vec<PlacementFault>,
+    ) -> bool {
+        let at: Vec<Option<NodeId>> = (0..devices.len()).map(|k| self.waiting.get(&k).copied()).collect();
+        let Some(at) = at.into_iter().collect::<Option<Vec<NodeId>>>() else { return false };
+        let ops: Vec<&Op> = at.iter().zip(devices.iter()).map(|(id, d)| &d.graph.nodes[*id].op).collect();
+        if ops.iter().any(|op| matches!(op, Op::Recv(_))) {
+            return false;
+        }
+        if let Some(problem) = disagreement(&ops) {
+            faults.push(devices[0].fault(at[0], problem));
+            return false;
+        }
+        let operands: Vec<&[Meaning]> =
+            at.iter().zip(devices.iter()).map(|(id, d)| d.meanings[d.graph.nodes[*id].args[0]].as_slice()).collect();
+        let results: Result<Vec<Meaning>, String> =
+            (0..devices.len()).map(|k| result(whole, ops[k], k, &operands)).collect();
+        match results {
+            Ok(results) => {
+                for (k, meaning) in results.into_iter().enumerate() {
+                    self.finish(&mut devices[k], at[k], vec![meaning]);
+                }
+                true
+            }
+            Err(problem) => {
+                faults.push(devices[0].fault(at[0], problem));
+                false
+            }
+        }
+    }
+
+    /// Messages that nobody received.
+    pub(super) fn unread(self) -> impl Iterator<Item = PlacementFault> {
+        self.sent.into_values().map(|m| m.fault)
+    }
+}
+
+/// How the ends of a collective differ: all but the device must be equal, and the device must be the own one.
+fn disagreement(ops: &[&Op]) -> Option<String> {
+    let normal = |op: &Op| {
+        let mut op = op.clone();
+        let device = match &mut op {
+            Op::AllGather(o) => std::mem::take(&mut o.device),
+            Op::AllReduce(o) => std::mem::take(&mut o.device),
+            Op::AllToAll(o) => std::mem::take(&mut o.device),
+            Op::ReduceScatter(o) => std::mem::take(&mut o.device),
+            _ => usize::MAX,
+        };
+        (op, device)
+    };
+    let first = normal(ops[0]).0;
+    for (k, op) in ops.iter().enumerate() {
+        let (op, device) = normal(op);
+        if op != first {
+            return Some(format!("device 0 is at {:?}, device {k} at {op:?}", ops[0]));
+        }
+        if device != k {
+            return Some(format!("device {k} takes part as device {device}"));
+        }
+    }
+    None
+}
+
+/// What device `k` has after a collective.
+fn result(whole: &Whole<'_>, op: &Op, k: usize, operands: &[&[Meaning]]) -> Result<Meaning, String> {
+    let part = |dim: usize, sizes: &[usize], value: Value| {
+        let start: usize = sizes[..k].iter().sum();
+        Meaning::Piece { value, dim, range: start..start + sizes[k] }
+    };
+    match op {
+        Op::AllGather(op) => pieces(whole, operands, op.dim, &op.sizes).map(Meaning::Full),
+        Op::AllToAll(op) => {
+            pieces(whole, operands, op.from, &op.from_sizes).map(|value| part(op.to, &op.to_sizes, value))
+        }
+        Op::AllReduce(op) => combined(operands, op.function).map(Meaning::Full),
+        Op::ReduceScatter(op) => combined(operands, op.function).map(|value| part(op.dim, &op.sizes, value)),
+        _ => Err(format!("`{}` is no collective", op.name())),
+    }
+}
+
+/// The value whose parts the devices hold, in device order.
+fn pieces(whole: &Whole<'_>, operands: &[&[Meaning]], dim: usize, sizes: &[usize]) -> Result<Value, String> {
+    let values = operands[0].iter().filter_map(|m| match m {
+        Meaning::Piece { value, .. } | Meaning::Full(value) => Some(*value),
+        Meaning::Term { .. } | Meaning::Splat(_) => None,
+    });
+    for value in values {
+        let extent = whole.graph.shape(value).get(dim).copied().unwrap_or(0);
+        let holds = |k: usize| {
+            let start: usize = sizes[..k].iter().sum();
+            let want = Meaning::Piece { value, dim, range: start..start + sizes[k] };
+            let is_all = start == 0 && sizes[k] == extent;
+            operands[k].iter().any(|m| *m == want || (is_all && *m == Meaning::Full(value)))
+        };
+        if sizes.len() == operands.len() && sizes.iter().sum::<usize>() == extent && (0..operands.len()).all(holds) {
+            return Ok(value);
+        }
+    }
+    Err(format!("the devices do not hold parts {sizes:?} of dimension {dim} of one value, in order: {operands:?}"))
+}
+
+/// The value whose addends the devices hold.
+fn combined(operands: &[&[Meaning]], op: Reduce) -> Result<Value, String> {
+    let mut problem = None;
+    let values = operands.iter().flat_map(|o| o.iter()).filter_map(|m| match m {
+        Meaning::Term { value, .. } => Some(*value),
+        Meaning::Full(_) | Meaning::Piece { .. } | Meaning::Splat(_) => None,
+    });
+    for value in values {
+        let addends: Option<Vec<Shares>> =
+            operands.iter().map(|o| o.iter().find_map(|m| m.as_term(value, op))).collect();
+        let Some(addends) = addends else { continue };
+        match untiled(&addends) {
+            None => return Ok(value),
+            Some(why) => problem = problem.or(Some(why)),
+        }
+    }
+    Err(problem.unwrap_or_else(|| format!("the devices do not hold addends of one value: {operands:?}")))
+}

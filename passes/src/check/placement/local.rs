@@ -1,0 +1,386 @@
+//! What the result of an operation means, given what its operands mean.
+
+use super::meaning::{Basis, Meaning, Shares, unite, untiled};
+use super::whole::{Whole, splat};
+use cranelift_entity::SecondaryMap;
+use intwain_ir::ops::{LocalCx, Op};
+use intwain_ir::scalar::Reduce;
+use intwain_ir::shard::{Factor, FactorKind};
+use intwain_ir::{Graph, Layout, NodeId, Type, Value};
+use std::ops::Range;
+
+/// Most meanings kept for a value.
+const MAX_MEANINGS: usize = 8;
+
+type Meanings = SecondaryMap<Value, Vec<Meaning>>;
+
+/// The meanings of every result of a node, or why it has none.
+pub(super) fn meanings(
+    whole: &Whole<'_>,
+    local: &Graph,
+    id: NodeId,
+    known: &Meanings,
+) -> Result<Vec<Vec<Meaning>>, String> {
+    let node = &local.nodes[id];
+    let mut results: Vec<Vec<Meaning>> = vec![Vec::new(); node.results.len()];
+    if let (Some(x), [only]) = (splat(&node.op), results.as_mut_slice()) {
+        only.push(Meaning::Splat(x));
+    }
+    let mut problem = None;
+    for candidate in candidates(whole, local, id, known) {
+        let matched = Match { whole, local, id, node: candidate, known };
+        match matched.results() {
+            Ok(found) => add(&mut results, found),
+            Err(why) => problem = problem.or(Some(why)),
+        }
+    }
+    if let [only] = results.as_mut_slice() {
+        only.extend(rearranged(whole, local, id, known));
+        only.truncate(MAX_MEANINGS);
+    }
+    if results.iter().any(Vec::is_empty) {
+        let args: Vec<&[Meaning]> = node.args.iter().map(|a| known[*a].as_slice()).collect();
+        return Err(problem.unwrap_or_else(|| format!("is no part of the model; its operands are {args:?}")));
+    }
+    Ok(results)
+}
+
+fn add(results: &mut [Vec<Meaning>], found: Vec<Vec<Meaning>>) {
+    for (all, new) in results.iter_mut().zip(found) {
+        for meaning in new {
+            if !all.contains(&meaning) && all.len() < MAX_MEANINGS {
+                all.push(meaning);
+            }
+        }
+    }
+}
+
+/// Nodes of the whole graph that the node may be: same operation, operands that fit.
+fn candidates(whole: &Whole<'_>, local: &Graph, id: NodeId, known: &Meanings) -> Vec<NodeId> {
+    let node = &local.nodes[id];
+    let of_value = |m: &Meaning| match m {
+        Meaning::Full(v) | Meaning::Piece { value: v, .. } | Meaning::Term { value: v, .. } => Some(*v),
+        Meaning::Splat(_) => None,
+    };
+    let anchor = node.args.iter().find(|a| known[**a].iter().any(|m| of_value(m).is_some()));
+    let mut found: Vec<NodeId> = match anchor {
+        Some(arg) => known[*arg].iter().filter_map(of_value).flat_map(|v| whole.readers(v)).copied().collect(),
+        None => whole.named(node.op.name()).to_vec(),
+    };
+    found.sort_unstable();
+    found.dedup();
+    found.retain(|&n| {
+        let other = &whole.graph.nodes[n];
+        other.op.name() == node.op.name()
+            && other.args.len() == node.args.len()
+            && other.results.len() == node.results.len()
+            && other.args.iter().zip(&node.args).all(|(w, l)| fits(whole, *w, &known[*l]))
+    });
+    found
+}
+
+fn fits(whole: &Whole<'_>, value: Value, meanings: &[Meaning]) -> bool {
+    let canonical = whole.canonical(value);
+    meanings.iter().any(|m| m.concerns(canonical) || matches!(m, Meaning::Splat(_)))
+}
+
+/// A node of a device held against a node of the whole graph.
+struct Match<'a> {
+    whole: &'a Whole<'a>,
+    local: &'a Graph,
+    id: NodeId,
+    node: NodeId,
+    known: &'a Meanings,
+}
+
+impl Match<'_> {
+    /// What the results mean if the rule of the whole node allows it.
+    fn results(&self) -> Result<Vec<Vec<Meaning>>, String> {
+        let mut found: Vec<Vec<Meaning>> = vec![Vec::new(); self.local.nodes[self.id].results.len()];
+        if let Some(results) = self.all_full() {
+            add(&mut found, results.into_iter().map(|m| vec![m]).collect());
+        }
+        for (at, factor) in self.whole.rule(self.node).factors.iter().enumerate() {
+            for units in self.units(factor) {
+                if let Some(results) = self.cut(at, factor, units) {
+                    add(&mut found, results.into_iter().map(|m| vec![m]).collect());
+                }
+            }
+        }
+        if let Some(results) = self.linear() {
+            add(&mut found, results.into_iter().map(|m| vec![m]).collect());
+        }
+        if found.iter().any(Vec::is_empty) { Err(self.refusal()) } else { Ok(found) }
+    }
+
+    fn refusal(&self) -> String {
+        let node = &self.local.nodes[self.id];
+        let partial = |a: &&Value| known_term(&self.known[**a]);
+        if let Some(arg) = node.args.iter().find(partial) {
+            return format!("`{}` reads the partial value {arg}, which must be combined first", node.op.name());
+        }
+        let operands: Vec<&[Meaning]> = node.args.iter().map(|a| self.known[*a].as_slice()).collect();
+        format!("does not compute {:?} from {operands:?}", self.whole.graph.nodes[self.node].results.as_slice())
+    }
+
+    fn arg(&self, at: usize) -> (Value, &[Meaning]) {
+        let whole = self.whole.canonical(self.whole.graph.nodes[self.node].args[at]);
+        (whole, &self.known[self.local.nodes[self.id].args[at]])
+    }
+
+    fn results_of(&self) -> impl Iterator<Item = Value> {
+        self.whole.graph.nodes[self.node].results.iter().copied()
+    }
+
+    fn extent(&self, value: Value, dim: usize) -> usize {
+        self.whole.graph.shape(value)[dim]
+    }
+
+    /// Whether an operand is whole.
+    fn is_full(&self, at: usize) -> bool {
+        let (value, meanings) = self.arg(at);
+        let ty = self.whole.graph.ty(value);
+        let same_type = self.local.ty(self.local.nodes[self.id].args[at]) == ty;
+        same_type
+            && meanings.iter().any(|m| match m {
+                Meaning::Splat(x) => self.whole.splat(value) == Some(*x),
+                Meaning::Full(_) | Meaning::Piece { .. } | Meaning::Term { .. } => {
+                    m.as_full(|v, d| self.extent(v, d)) == Some(value)
+                }
+            })
+    }
+
+    fn all_full(&self) -> Option<Vec<Meaning>> {
+        let n = self.local.nodes[self.id].args.len();
+        if !(0..n).all(|at| self.is_full(at)) {
+            return None;
+        }
+        let args = (0..n).map(|at| Meaning::Full(self.arg(at).0)).collect();
+        self.accept(args, self.results_of().map(Meaning::Full).collect())
+    }
+
+    /// Ranges of a factor's units that the operands, or for constants the result, suggest.
+    fn units(&self, factor: &Factor) -> Vec<Range<usize>> {
+        let mut all = Vec::new();
+        for (at, dim) in factor.operands.iter().enumerate() {
+            let Some(cut) = dim else { continue };
+            let (value, meanings) = self.arg(at);
+            for meaning in meanings {
+                let Meaning::Piece { value: v, dim, range } = meaning else { continue };
+                let whole_units = range.start.is_multiple_of(cut.unit) && range.end.is_multiple_of(cut.unit);
+                if *v == value && *dim == cut.dim && whole_units {
+                    all.push(range.start / cut.unit..range.end / cut.unit);
+                }
+            }
+        }
+        if all.is_empty() {
+            all = self.suggested_by_result(factor);
+        }
+        all.dedup();
+        all
+    }
+
+    /// A node with whole operands may make only a part of its result: any range of that length.
+    fn suggested_by_result(&self, factor: &Factor) -> Vec<Range<usize>> {
+        let local = self.local.ty(self.local.nodes[self.id].results[0]);
+        let Some(Some(cut)) = factor.results.first() else { return Vec::new() };
+        let extent = self.whole.graph.result_types(self.node)[0].shape[cut.dim];
+        let Some(&length) = local.shape.get(cut.dim) else { return Vec::new() };
+        if length >= extent || !length.is_multiple_of(cut.unit) {
+            return Vec::new();
+        }
+        let (units, length) = (extent / cut.unit, length / cut.unit);
+        (0..=units - length).map(|start| start..start + length).collect()
+    }
+
+    /// The results if every operand is the part that a cut along the factor asks for.
+    fn cut(&self, at: usize, factor: &Factor, units: Range<usize>) -> Option<Vec<Meaning>> {
+        let mut args = Vec::new();
+        for (i, dim) in factor.operands.iter().enumerate() {
+            let (value, meanings) = self.arg(i);
+            let Some(dim) = dim else {
+                self.is_full(i).then_some(())?;
+                args.push(Meaning::Full(value));
+                continue;
+            };
+            let range = units.start * dim.unit..units.end * dim.unit;
+            let want = Meaning::Piece { value, dim: dim.dim, range: range.clone() };
+            let held = self.local.ty(self.local.nodes[self.id].args[i]);
+            let fits_shape = *held == super::shape_of(self.whole.graph.ty(value), &want);
+            let is_whole = range == (0..self.extent(value, dim.dim)) && self.is_full(i);
+            let is_splat = |m: &Meaning| matches!(m, Meaning::Splat(x) if self.whole.splat(value) == Some(*x));
+            if !fits_shape || !(is_whole || meanings.iter().any(|m| *m == want || is_splat(m))) {
+                return None;
+            }
+            args.push(want);
+        }
+        let results = factor.results.iter().zip(self.results_of()).map(|(dim, value)| match (dim, factor.kind) {
+            (Some(d), _) => Meaning::Piece { value, dim: d.dim, range: units.start * d.unit..units.end * d.unit },
+            (None, FactorKind::Pass) => Meaning::Full(value),
+            (None, FactorKind::Reduce(op)) => self.term(value, op, at, &units, factor.extent),
+            (None, FactorKind::Lookup) => self.term(value, Reduce::Sum, at, &units, factor.extent),
+        });
+        self.accept(args, results.collect())
+    }
+
+    fn term(&self, value: Value, op: Reduce, factor: usize, units: &Range<usize>, extent: usize) -> Meaning {
+        Meaning::Term { value, op, shares: [(Basis::Factor(value, factor), (units.clone(), extent))].into() }
+    }
+
+    /// Results that are addends because a linear set of operands are.
+    fn linear(&self) -> Option<Vec<Meaning>> {
+        let n = self.local.nodes[self.id].args.len();
+        for &set in &self.whole.rule(self.node).linear {
+            let mut shares = Shares::new();
+            let (mut args, mut partial, mut fine) = (Vec::new(), false, true);
+            for at in 0..n {
+                let (value, meanings) = self.arg(at);
+                if set & (1 << at) == 0 {
+                    fine &= self.is_full(at);
+                    args.push(Meaning::Full(value));
+                    continue;
+                }
+                partial |= known_term(meanings) || meanings.iter().any(|m| matches!(m, Meaning::Splat(_)));
+                let share = meanings.iter().find_map(|m| m.as_term(value, Reduce::Sum));
+                match share.and_then(|s| unite(shares.clone(), &s)) {
+                    Some(all) => shares = all,
+                    None => fine = false,
+                }
+                args.push(Meaning::Term { value, op: Reduce::Sum, shares: Shares::new() });
+            }
+            if fine && partial {
+                let results =
+                    self.results_of().map(|value| Meaning::Term { value, op: Reduce::Sum, shares: shares.clone() });
+                if let Some(results) = self.accept(args, results.collect()) {
+                    return Some(results);
+                }
+            }
+        }
+        None
+    }
+
+    /// The results, if the operation and their types are those that the whole node has on such parts.
+    fn accept(&self, args: Vec<Meaning>, results: Vec<Meaning>) -> Option<Vec<Meaning>> {
+        let graph = self.whole.graph;
+        let node = &graph.nodes[self.node];
+        let have = self.local.result_types(self.id);
+        let parts: Vec<Type> =
+            results.iter().zip(&node.results).map(|(m, v)| super::shape_of(graph.ty(*v), m)).collect();
+        if parts.iter().zip(&have).any(|(want, got)| want != *got) {
+            return None;
+        }
+        let layouts = |meanings: &[Meaning], values: &[Value]| -> Vec<Layout> {
+            meanings.iter().zip(values).map(|(m, v)| m.layout(graph.shape(*v))).collect()
+        };
+        let (arg_layouts, result_layouts) = (layouts(&args, &node.args), layouts(&results, &node.results));
+        let expected = node.op.localize(&LocalCx {
+            device: 1,
+            args: &graph.arg_types(self.node),
+            arg_layouts: &arg_layouts,
+            results: &parts,
+            global_results: &graph.result_types(self.node),
+            result_layouts: &result_layouts,
+        });
+        (expected == self.local.nodes[self.id].op).then_some(results)
+    }
+}
+
+fn known_term(meanings: &[Meaning]) -> bool {
+    !meanings.is_empty() && meanings.iter().all(|m| matches!(m, Meaning::Term { .. }))
+}
+
+/// Meanings of nodes that only rearrange: slices of a value, parts joined or padded, addends added up, zeros made from
+/// zeros.
+fn rearranged(whole: &Whole<'_>, local: &Graph, id: NodeId, known: &Meanings) -> Vec<Meaning> {
+    let node = &local.nodes[id];
+    match &node.op {
+        Op::Slice(op) if op.stride.iter().all(|&s| s == 1) => {
+            let shape = local.shape(node.args[0]);
+            let cut: Vec<usize> = (0..shape.len()).filter(|&d| op.start[d] != 0 || op.limit[d] != shape[d]).collect();
+            known[node.args[0]]
+                .iter()
+                .filter_map(|m| sliced(m, &cut, op.start.as_slice(), op.limit.as_slice()))
+                .collect()
+        }
+        Op::Concat(op) => joined(whole, local, node.args.as_slice(), op.dim, known).into_iter().collect(),
+        Op::Pad(op) if op.interior.iter().all(|&i| i == 0) => {
+            let padded: Vec<usize> = (0..op.low.len()).filter(|&d| op.low[d] != 0 || op.high[d] != 0).collect();
+            let reduce = [Reduce::Sum, Reduce::Prod, Reduce::Max, Reduce::Min]
+                .into_iter()
+                .find(|r| op.value[0] == r.identity(op.value[0].dtype()));
+            let Some(reduce) = reduce else { return Vec::new() };
+            let result = local.shape(node.results[0]);
+            known[node.args[0]].iter().filter_map(|m| embedded(m, &padded, op.low.as_slice(), result, reduce)).collect()
+        }
+        Op::Binary(op) => added(&known[node.args[0]], &known[node.args[1]], op.function).into_iter().collect(),
+        Op::Broadcast(_) | Op::Reshape(_) | Op::Transpose(_) => {
+            known[node.args[0]].iter().filter(|m| matches!(m, Meaning::Splat(_))).cloned().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn sliced(meaning: &Meaning, cut: &[usize], start: &[usize], limit: &[usize]) -> Option<Meaning> {
+    let [dim] = *cut else { return cut.is_empty().then(|| meaning.clone()) };
+    match meaning {
+        Meaning::Full(value) => Some(Meaning::Piece { value: *value, dim, range: start[dim]..limit[dim] }),
+        Meaning::Piece { value, dim: d, range } if *d == dim => {
+            let range = range.start + start[dim]..range.start + limit[dim];
+            Some(Meaning::Piece { value: *value, dim, range })
+        }
+        Meaning::Splat(x) => Some(Meaning::Splat(*x)),
+        Meaning::Piece { .. } | Meaning::Term { .. } => None,
+    }
+}
+
+/// Neighbouring pieces of one value, one after another.
+fn joined(whole: &Whole<'_>, local: &Graph, args: &[Value], dim: usize, known: &Meanings) -> Option<Meaning> {
+    let mut all: Option<(Value, Range<usize>)> = None;
+    for arg in args {
+        let piece = known[*arg].iter().find_map(|m| match m {
+            Meaning::Piece { value, dim: d, range } if *d == dim => Some((*value, range.clone())),
+            Meaning::Full(value) => Some((*value, 0..local.shape(*arg)[dim])),
+            Meaning::Piece { .. } | Meaning::Term { .. } | Meaning::Splat(_) => None,
+        })?;
+        all = Some(match all {
+            None => piece,
+            Some((value, range)) if value == piece.0 && range.end == piece.1.start => (value, range.start..piece.1.end),
+            Some(_) => return None,
+        });
+    }
+    let (value, range) = all?;
+    let full = range == (0..whole.graph.shape(value)[dim]);
+    Some(if full { Meaning::Full(value) } else { Meaning::Piece { value, dim, range } })
+}
+
+/// A piece with what changes nothing around it is an addend.
+fn embedded(
+    meaning: &Meaning,
+    padded: &[usize],
+    low: &[i64],
+    result: &intwain_ir::Shape,
+    op: Reduce,
+) -> Option<Meaning> {
+    let Meaning::Piece { value, dim, range } = meaning else { return None };
+    let right_place = padded.iter().all(|d| d == dim) && low[*dim] == range.start as i64;
+    right_place.then(|| Meaning::Term {
+        value: *value,
+        op,
+        shares: [(Basis::Part(*value, *dim), (range.clone(), result[*dim]))].into(),
+    })
+}
+
+/// Addends of one value, combined on one device: the value itself if they tile.
+fn added(x: &[Meaning], y: &[Meaning], function: intwain_ir::scalar::Binary) -> Option<Meaning> {
+    for a in x {
+        for b in y {
+            let (Meaning::Term { value, op, shares: s }, Meaning::Term { value: v, op: o, shares: t }) = (a, b) else {
+                continue;
+            };
+            if value == v && op == o && op.combine() == function && untiled(&[s.clone(), t.clone()]).is_none() {
+                return Some(Meaning::Full(*value));
+            }
+        }
+    }
+    None
+}
