@@ -62,19 +62,19 @@ impl Network {
         faults: &mut Vec<PlacementFault>,
     ) -> bool {
         let mut moved = false;
-        for k in 0..devices.len() {
+        for (k, device) in devices.iter_mut().enumerate() {
             let Some(&id) = self.waiting.get(&k) else { continue };
-            if let Op::Recv(op) = &devices[k].graph.nodes[id].op {
+            if let Op::Recv(op) = &device.graph.nodes[id].op {
                 let Some(message) = self.sent.remove(&(op.channel, k)) else { continue };
                 if message.from != op.from || message.ty != op.ty {
                     let problem = format!(
                         "expects {} from device {}, gets {} from device {}",
                         op.ty, op.from, message.ty, message.from
                     );
-                    faults.push(devices[k].fault(id, problem));
+                    faults.push(device.fault(id, problem));
                     return false;
                 }
-                self.finish(&mut devices[k], id, message.meanings);
+                self.finish(device, id, message.meanings);
                 moved = true;
             }
         }
