@@ -249,3 +249,24 @@ pub(crate) fn transformer(rows: usize) -> Graph {
     g.output("logits", logits);
     g
 }
+
+/// A residual network of `blocks` blocks of three convolutions.
+pub(crate) fn deep(rows: usize, blocks: usize) -> Graph {
+    let mut g = Graph::new("deep");
+    let x = g.input("image", f32s([rows, 56, 56, 3]), Rows::Batched);
+    let mut x = conv(&mut g, "stem", x, 3, 256, 1);
+    for block in 0..blocks {
+        let h = conv(&mut g, &format!("block{block}/a"), x, 1, 64, 1);
+        let h = relu(&mut g, h);
+        let h = conv(&mut g, &format!("block{block}/b"), h, 3, 64, 1);
+        let h = relu(&mut g, h);
+        let h = conv(&mut g, &format!("block{block}/c"), h, 1, 256, 1);
+        layer(&mut g, &format!("block{block}/add"));
+        let sum = g.add(h, x).unwrap();
+        x = relu(&mut g, sum);
+    }
+    let pooled = g.reduce(Reduce::Sum, x, &[1, 2]).unwrap();
+    let y = dense(&mut g, "head", pooled, 1000);
+    g.output("logits", y);
+    g
+}

@@ -4,5 +4,6 @@ pub mod deadlock;
 pub(crate) mod joined;
 pub mod memory;
 pub mod placement;
+pub mod program;
 
 pub use joined::JoinFault;

@@ -155,3 +155,12 @@ fn a_plan_that_fits_wins_over_a_faster_one() {
     let error = Planner::new(&graph, &machine, Options::default()).plan().unwrap_err();
     assert!(error.to_string().contains("no plan fits"), "{error}");
 }
+
+#[test]
+fn deep_models_are_planned_to_the_proved_optimum() {
+    let graph = crate::samples::deep(64, 16);
+    let plan = Planner::new(&graph, &hardware("2xa100-nvlink"), Options::default()).plan().unwrap();
+    assert_eq!((plan.strategy, plan.proof), (Strategy::Data, Proof::Optimal));
+    let divided = crate::reshard::reshard(&crate::reshard::apply(&graph, &plan), &plan.nodes).unwrap();
+    assert_eq!(crate::partition::partition(&divided).unwrap().len(), 2);
+}
