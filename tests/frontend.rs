@@ -1,5 +1,7 @@
 //! Model and weight files: what is read from them, and what is said of those that cannot be read.
 
+#![allow(clippy::unwrap_used, reason = "a test fails where something is missing")]
+
 use std::path::{Path, PathBuf};
 
 use intwain::arrays::{Array, ArrayErrorKind, DType, FileBytes, Npz, read_npy, write_npz};

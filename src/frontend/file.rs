@@ -329,7 +329,7 @@ fn generation(json: &Json, version: Option<&str>) -> Result<Generation, ImportEr
         Some(_) => return Ok(Generation::Two),
         None => {}
     }
-    if class == "Graph" || layers(config).iter().any(|layer| speaks_keras_1(layer)) {
+    if class == "Graph" || layers(config).iter().any(speaks_keras_1) {
         return Err(keras_1("1"));
     }
     let modern =

@@ -247,7 +247,7 @@ impl Initializer {
                     Distribution::Normal => draw(*distribution, 0.0, variance.sqrt()),
                     // The deviation of a normal distribution cut at two deviations.
                     Distribution::TruncatedNormal => {
-                        draw(*distribution, 0.0, variance.sqrt() / 0.879_625_661_034_239_78)
+                        draw(*distribution, 0.0, variance.sqrt() / 0.879_625_661_034_239_8)
                     }
                 }
             }
@@ -324,7 +324,7 @@ impl Empty {
     fn with_path<'j>(&self, at: &At<'j>) -> Fields<'j> {
         static NOTHING: std::sync::LazyLock<super::json::Json> =
             std::sync::LazyLock::new(|| super::json::Json::Object(indexmap::IndexMap::new()));
-        let empty = At { json: &*NOTHING, path: at.path.clone(), layer: at.layer.clone() };
+        let empty = At { json: &NOTHING, path: at.path.clone(), layer: at.layer.clone() };
         empty.fields().expect("an empty object is an object")
     }
 }

@@ -1,0 +1,427 @@
+//! Attention: multi-head, grouped-query, dot-product and additive.
+
+use intwain_ir::ops::Iota;
+use intwain_ir::scalar::{Binary, Compare, Reduce, Unary};
+use intwain_ir::{DType, Shape, Trainable, Value};
+
+use super::activations::{initializer, masked_softmax, softmax_over};
+use super::build::Builder;
+use super::conv::add_bias;
+use super::core::contract_letters;
+use super::cx::{Cx, Fail, Out, T, misfit, unsupported};
+use super::inputs::{Inputs, Item};
+use crate::frontend::cursor::{At, Fields};
+use crate::frontend::init::Initializer;
+use crate::frontend::json::Json;
+use crate::frontend::weights::Slot;
+
+/// Keys that matter for training only, or say how and not what is computed.
+const NEUTRAL: [&str; 7] = [
+    "dropout",
+    "seed",
+    "kernel_regularizer",
+    "bias_regularizer",
+    "kernel_constraint",
+    "bias_constraint",
+    "flash_attention",
+];
+
+/// What both multi-head layers are called with.
+struct Call {
+    query: T,
+    value: T,
+    key: T,
+    /// Masks of query, value and key that Keras carries along.
+    masks: [Option<Value>; 3],
+    user_mask: Option<Value>,
+    causal: bool,
+    scores: bool,
+}
+
+impl Call {
+    fn read(inputs: &Inputs) -> Out<Call> {
+        let missing = |name: &str| misfit(format!("is called without `{name}`"));
+        let query = inputs.tensor(0, "query")?.ok_or_else(|| missing("query"))?;
+        let value = inputs.tensor(1, "value")?.ok_or_else(|| missing("value"))?;
+        let given = inputs.tensor(2, "key")?;
+        let named = |name: &str| match inputs.named(name) {
+            None => Ok(None),
+            Some(Item::Tensor(t)) => Ok(Some(t.value)),
+            Some(_) => Err(unsupported(format!("an argument `{name}` that is no tensor"))),
+        };
+        let masks = [
+            named("query_mask")?.or(query.mask),
+            named("value_mask")?.or(value.mask),
+            named("key_mask")?.or(given.and_then(|k| k.mask)),
+        ];
+        Ok(Call {
+            query,
+            value,
+            key: given.unwrap_or(value),
+            masks,
+            user_mask: named("attention_mask")?,
+            causal: inputs.flag("use_causal_mask")?,
+            scores: inputs.flag("return_attention_scores")?,
+        })
+    }
+}
+
+/// The projections of a multi-head layer: initializers and whether they have biases.
+struct Projections {
+    kernel: Initializer,
+    bias: Initializer,
+    use_bias: bool,
+}
+
+impl Projections {
+    fn read(fields: &Fields<'_>) -> Out<Projections> {
+        Ok(Projections {
+            kernel: initializer(fields, "kernel_initializer", Initializer::glorot_uniform())?,
+            bias: initializer(fields, "bias_initializer", Initializer::ZEROS)?,
+            use_bias: fields.bool_or("use_bias", true)?,
+        })
+    }
+
+    /// Contracts the last `inner` dimensions with a kernel of the remaining shape.
+    fn apply(
+        &self,
+        b: &mut Builder,
+        slot: &'static str,
+        name: &str,
+        x: Value,
+        inner: usize,
+        out: &[usize],
+    ) -> Out<Value> {
+        let part = b.cx.part(Slot::Attribute(slot), "EinsumDense", name, true);
+        let outer = b.cx.enter(part);
+        let result = self.project(&mut b.cx, x, inner, out);
+        b.cx.enter(outer);
+        result
+    }
+
+    fn project(&self, cx: &mut Cx, x: Value, inner: usize, out: &[usize]) -> Out<Value> {
+        let x = cx.floating(x)?;
+        let dims = cx.dims(x);
+        let kept = dims.len() - inner;
+        let shape: Vec<usize> = dims[kept..].iter().chain(out).copied().collect();
+        let kernel = cx.var("kernel", &shape, self.kernel.clone(), Trainable::Yes)?;
+        let contract = (0..inner).map(|i| (kept + i, i)).collect();
+        let y = cx.g.push(intwain_ir::ops::Contract { batch: vec![], contract }, &[x, kernel])?;
+        if !self.use_bias {
+            return Ok(y);
+        }
+        let bias = cx.var("bias", out, self.bias.clone(), Trainable::Yes)?;
+        add_bias(cx, y, bias)
+    }
+}
+
+pub(super) fn multi_head(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    fields.irrelevant(&NEUTRAL);
+    // Keras 2 writes the shapes it was built with.
+    fields.irrelevant(&["query_shape", "key_shape", "value_shape"]);
+    fields.neutral("softmax_robust_masking", &[Json::Bool(false)])?;
+    let heads = fields.require("num_heads")?.positive()?;
+    let key_dim = fields.require("key_dim")?.positive()?;
+    let value_dim = fields.positive_or("value_dim", key_dim)?;
+    let gated = fields.bool_or("use_gate", false)?;
+    let window = fields.opt("sliding_window").map(|at| at.usize()).transpose()?;
+    let projections = Projections::read(fields)?;
+    let output =
+        fields.opt("output_shape").map(|at| at.one_or_many().iter().map(At::positive).collect::<Result<Vec<_>, _>>());
+    let output = output.transpose()?;
+    let axes =
+        fields.opt("attention_axes").map(|at| at.one_or_many().iter().map(At::int).collect::<Result<Vec<_>, _>>());
+    let axes = axes.transpose()?;
+    let call = Call::read(inputs)?;
+    let rank = b.cx.rank(call.query.value);
+    let axes = match axes {
+        None => (1..rank - 1).collect(),
+        Some(axes) => axes.iter().map(|&a| b.cx.axis(a, rank)).collect::<Out<Vec<usize>>>()?,
+    };
+    let q = projections.apply(b, "query_dense", "query", call.query.value, 1, &[heads, key_dim])?;
+    let k = projections.apply(b, "key_dense", "key", call.key.value, 1, &[heads, key_dim])?;
+    let gate = match gated {
+        true => Some(projections.apply(b, "gate_dense", "gate", call.query.value, 1, &[heads, value_dim])?),
+        false => None,
+    };
+    let v = projections.apply(b, "value_dense", "value", call.value.value, 1, &[heads, value_dim])?;
+    let mask = mask(&mut b.cx, &call, window)?;
+    let (mut y, scores) = attend(&mut b.cx, [q, k, v], mask, &axes, 1.0 / (key_dim as f64).sqrt())?;
+    if let Some(gate) = gate {
+        let gate = b.cx.g.unary(Unary::Logistic, gate)?;
+        y = b.cx.g.mul(y, gate)?;
+    }
+    let out = output.unwrap_or_else(|| vec![*b.cx.dims(call.query.value).last().expect("a query has features")]);
+    let value = projections.apply(b, "output_dense", "attention_output", y, 2, &out)?;
+    let y = T { value, mask: call.query.mask };
+    Ok(if call.scores { vec![y, scores.into()] } else { vec![y] })
+}
+
+/// Fewer key and value heads than query heads: each serves several queries.
+pub(super) fn grouped_query(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    fields.irrelevant(&NEUTRAL);
+    let head_dim = fields.require("head_dim")?.positive()?;
+    let heads = fields.require("num_query_heads")?.positive()?;
+    let shared = fields.require("num_key_value_heads")?.positive()?;
+    let gated = fields.bool_or("use_gate", false)?;
+    let window = fields.opt("sliding_window").map(|at| at.usize()).transpose()?;
+    let projections = Projections::read(fields)?;
+    if !heads.is_multiple_of(shared) {
+        return Err(misfit(format!("{shared} key heads do not divide {heads} query heads")));
+    }
+    let call = Call::read(inputs)?;
+    let q = projections.apply(b, "query_dense", "query", call.query.value, 1, &[heads, head_dim])?;
+    let k = projections.apply(b, "key_dense", "key", call.key.value, 1, &[shared, head_dim])?;
+    let gate = match gated {
+        true => Some(projections.apply(b, "gate_dense", "gate", call.query.value, 1, &[heads, head_dim])?),
+        false => None,
+    };
+    let v = projections.apply(b, "value_dense", "value", call.value.value, 1, &[shared, head_dim])?;
+    let (k, v) = (repeat_heads(&mut b.cx, k, heads / shared)?, repeat_heads(&mut b.cx, v, heads / shared)?);
+    let mask = mask(&mut b.cx, &call, window)?;
+    let (mut y, scores) = attend(&mut b.cx, [q, k, v], mask, &[1], 1.0 / (head_dim as f64).sqrt())?;
+    if let Some(gate) = gate {
+        let gate = b.cx.g.unary(Unary::Logistic, gate)?;
+        y = b.cx.g.mul(y, gate)?;
+    }
+    let features = *b.cx.dims(call.query.value).last().expect("a query has features");
+    let y = projections.apply(b, "output_dense", "attention_output", y, 2, &[features])?;
+    Ok(if call.scores { vec![y.into(), scores.into()] } else { vec![y.into()] })
+}
+
+/// `[N, S, v, h]` → `[N, S, v·times, h]`, each head repeated.
+fn repeat_heads(cx: &mut Cx, x: Value, times: usize) -> Out<Value> {
+    let &[n, s, v, h] = cx.dims(x).as_slice() else { return Err(misfit("takes tensors of rank 3")) };
+    let wide = cx.g.broadcast(x, &Shape::from([n, s, v, times, h]), &[0, 1, 2, 4])?;
+    Ok(cx.g.reshape(wide, &Shape::from([n, s, v * times, h]))?)
+}
+
+/// All masks joined by and, `[N or 1, T, S]`.
+fn mask(cx: &mut Cx, call: &Call, window: Option<usize>) -> Out<Option<Value>> {
+    let mut joined: Option<Value> = None;
+    let mut join = |cx: &mut Cx, mask: Value| -> Out<()> {
+        let mask = cx.g.cast(DType::Bool, mask)?;
+        joined = Some(match joined {
+            None => mask,
+            Some(before) => cx.g.binary_broadcast(Binary::And, before, mask)?,
+        });
+        Ok(())
+    };
+    let [query, value, key] = call.masks;
+    if let Some(query) = query {
+        let mut dims = cx.dims(query);
+        dims.push(1);
+        let column = cx.g.reshape(query, &Shape::from(dims))?;
+        join(cx, column)?;
+    }
+    for row in [value, key].into_iter().flatten() {
+        let mut dims = cx.dims(row);
+        dims.insert(dims.len() - 1, 1);
+        let row = cx.g.reshape(row, &Shape::from(dims))?;
+        join(cx, row)?;
+    }
+    let (t, s) = (cx.dims(call.query.value)[1], cx.dims(call.value.value)[1]);
+    if call.causal {
+        let causal = positions(cx, t, s, |cx, row, column| Ok(cx.g.compare(Compare::Ge, row, column)?))?;
+        join(cx, causal)?;
+    }
+    if let Some(window) = window {
+        let near = positions(cx, t, s, |cx, row, column| {
+            let distance = cx.g.sub(row, column)?;
+            let distance = cx.g.unary(Unary::Abs, distance)?;
+            let limit = cx.g.full(DType::I32, window as f64, &cx.g.shape(distance).clone())?;
+            Ok(cx.g.compare(Compare::Lt, distance, limit)?)
+        })?;
+        join(cx, near)?;
+    }
+    if let Some(user) = call.user_mask {
+        join(cx, user)?;
+    }
+    Ok(joined)
+}
+
+/// A mask `[1, T, S]` made of query and key positions.
+fn positions(cx: &mut Cx, t: usize, s: usize, test: impl FnOnce(&mut Cx, Value, Value) -> Out<Value>) -> Out<Value> {
+    let shape = Shape::from([1, t, s]);
+    let row = cx.g.push(Iota { dtype: DType::I32, shape: shape.clone(), dim: 1, start: 0 }, &[])?;
+    let column = cx.g.push(Iota { dtype: DType::I32, shape, dim: 2, start: 0 }, &[])?;
+    test(cx, row, column)
+}
+
+/// softmax(scale·q·kᵀ)·v over the attention axes of `[N, axes.., heads, features]`; the weights come along.
+fn attend(cx: &mut Cx, [q, k, v]: [Value; 3], mask: Option<Value>, axes: &[usize], scale: f64) -> Out<(Value, Value)> {
+    let rank = cx.rank(q);
+    let letter = |i: usize| char::from_u32('a' as u32 + i as u32).expect("ranks are small");
+    let target: Vec<char> = (0..rank).map(letter).collect();
+    // Keys have letters of their own along the attention axes.
+    let source: Vec<char> = (0..rank).map(|d| if axes.contains(&d) { letter(rank + d) } else { letter(d) }).collect();
+    let batch = (0..rank - 1).filter(|d| !axes.contains(d));
+    let product: Vec<char> =
+        batch.map(letter).chain(axes.iter().map(|&d| target[d])).chain(axes.iter().map(|&d| source[d])).collect();
+    let ty = cx.g.ty(q).clone();
+    let scale = cx.g.full(ty.dtype, scale, &ty.shape)?;
+    let q = cx.g.mul(q, scale)?;
+    let scores = contract_letters(cx, q, &target, k, &source, &product)?;
+    let over: Vec<usize> = (product.len() - axes.len()..product.len()).collect();
+    let weights = match mask {
+        None => softmax_over(cx, scores, &over)?,
+        Some(mask) => {
+            let mut dims = cx.dims(mask);
+            let missing = product
+                .len()
+                .checked_sub(dims.len())
+                .ok_or_else(|| misfit("a mask of more dimensions than the scores"))?;
+            let at = dims.len().checked_sub(2 * axes.len()).ok_or_else(|| misfit("a mask of too few dimensions"))?;
+            dims.splice(at..at, std::iter::repeat_n(1, missing));
+            let mask = cx.g.reshape(mask, &Shape::from(dims))?;
+            masked_softmax(cx, scores, mask, &over)?
+        }
+    };
+    // Values have the letters of keys; their features are a letter of their own.
+    let mut values = source.clone();
+    let mut result = target;
+    let features = letter(2 * rank);
+    (values[rank - 1], result[rank - 1]) = (features, features);
+    let y = contract_letters(cx, weights, &product, v, &values, &result)?;
+    Ok((y, weights))
+}
+
+/// `[query, value]` or `[query, value, key]`, with masks and flags.
+struct Simple {
+    q: T,
+    v: T,
+    k: T,
+    causal: bool,
+    scores: bool,
+}
+
+impl Simple {
+    fn read(fields: &Fields<'_>, inputs: &Inputs) -> Out<Simple> {
+        fields.irrelevant(&["dropout", "seed"]);
+        let tensors = inputs.many()?;
+        let (q, v, k) = match tensors.as_slice() {
+            [q, v] => (*q, *v, *v),
+            [q, v, k] => (*q, *v, *k),
+            _ => return Err(misfit(format!("takes two or three tensors, {} are given", tensors.len()))),
+        };
+        let (mut q, mut v) = (q, v);
+        if let Some(mask) = inputs.get(1, "mask") {
+            let Item::List(masks) = mask else { return Err(unsupported("an argument `mask` that is no list")) };
+            let given = |i: usize| masks.get(i).and_then(|m| m.tensors().first().map(|t| t.value));
+            (q.mask, v.mask) = (given(0), given(1));
+        }
+        // Keras 2 has the flag in the configuration.
+        let causal = fields.bool_or("causal", false)? || inputs.flag("use_causal_mask")?;
+        Ok(Simple { q, v, k, causal, scores: inputs.flag("return_attention_scores")? })
+    }
+
+    fn finish(&self, cx: &mut Cx, scores: Value) -> Out {
+        let ty = cx.g.ty(scores).clone();
+        let rank = ty.rank();
+        let mut mask = None;
+        if let Some(values) = self.v.mask {
+            let mut dims = cx.dims(values);
+            dims.insert(dims.len() - 1, 1);
+            mask = Some(cx.g.reshape(values, &Shape::from(dims))?);
+        }
+        if self.causal {
+            let causal = positions(cx, ty.shape[rank - 2], ty.shape[rank - 1], |cx, r, c| {
+                Ok(cx.g.compare(Compare::Ge, r, c)?)
+            })?;
+            mask = Some(match mask {
+                None => causal,
+                Some(mask) => cx.g.binary_broadcast(Binary::And, mask, causal)?,
+            });
+        }
+        let mut scores = scores;
+        if let Some(mask) = mask {
+            let mask = cx.g.broadcast_to(mask, &ty.shape)?;
+            let low = cx.g.full(ty.dtype, 1e9, &ty.shape)?;
+            let lowered = cx.g.sub(scores, low)?;
+            scores = cx.g.select(mask, scores, lowered)?;
+        }
+        let weights = softmax_over(cx, scores, &[rank - 1])?;
+        let batch = (0..rank - 2).map(|d| (d, d)).collect();
+        let op = intwain_ir::ops::Contract { batch, contract: vec![(rank - 1, rank - 2)] };
+        let mut y = cx.g.push(op, &[weights, self.v.value])?;
+        if let Some(mask) = self.q.mask {
+            let ty = cx.g.ty(y).clone();
+            let dims: Vec<usize> = (0..cx.rank(mask)).collect();
+            let mask = cx.g.broadcast(mask, &ty.shape, &dims)?;
+            let zero = cx.g.full(ty.dtype, 0.0, &ty.shape)?;
+            y = cx.g.select(mask, y, zero)?;
+        }
+        let y = T { value: y, mask: self.q.mask };
+        Ok(if self.scores { vec![y, weights.into()] } else { vec![y] })
+    }
+
+    /// tanh-free sums of every query with every key: `[.., T, S, d]`.
+    fn pairs(&self, cx: &mut Cx) -> Out<(Value, Value)> {
+        let (mut q, mut k) = (cx.dims(self.q.value), cx.dims(self.k.value));
+        let rank = q.len();
+        if rank < 2 || k.len() != rank {
+            return Err(misfit(format!("a query of shape {q:?} and a key of shape {k:?}")));
+        }
+        q.insert(rank - 1, 1);
+        k.insert(rank - 2, 1);
+        let q = cx.g.reshape(self.q.value, &Shape::from(q))?;
+        let k = cx.g.reshape(self.k.value, &Shape::from(k))?;
+        Ok(cx.g.broadcast_pair(q, k)?)
+    }
+}
+
+pub(super) fn dot_product(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let call = Simple::read(fields, inputs)?;
+    let use_scale = fields.bool_or("use_scale", false)?;
+    let concat = fields.choice("score_mode", &["dot", "concat"])? == 1;
+    let cx = &mut b.cx;
+    let scale = if use_scale { Some(cx.var("scale", &[], Initializer::ONES, Trainable::Yes)?) } else { None };
+    let scaled = |cx: &mut Cx, x: Value| -> Result<Value, Fail> {
+        match scale {
+            None => Ok(x),
+            Some(scale) => Ok(cx.g.binary_broadcast(Binary::Mul, x, scale)?),
+        }
+    };
+    let scores = if concat {
+        let weight = cx.var("concat_score_weight", &[], Initializer::ONES, Trainable::Yes)?;
+        let (q, k) = call.pairs(cx)?;
+        let sum = cx.g.add(q, k)?;
+        let sum = scaled(cx, sum)?;
+        let tanh = cx.g.unary(Unary::Tanh, sum)?;
+        let last = cx.rank(tanh) - 1;
+        let sum = cx.g.reduce(Reduce::Sum, tanh, &[last])?;
+        cx.g.binary_broadcast(Binary::Mul, sum, weight)?
+    } else {
+        let rank = cx.rank(call.q.value);
+        if rank < 2 || cx.rank(call.k.value) != rank {
+            return Err(misfit("takes tensors of one rank"));
+        }
+        let batch = (0..rank - 2).map(|d| (d, d)).collect();
+        let op = intwain_ir::ops::Contract { batch, contract: vec![(rank - 1, rank - 1)] };
+        let scores = cx.g.push(op, &[call.q.value, call.k.value])?;
+        scaled(cx, scores)?
+    };
+    call.finish(cx, scores)
+}
+
+/// Scores Σ scale·tanh(q + k).
+pub(super) fn additive(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let call = Simple::read(fields, inputs)?;
+    fields.irrelevant(&["score_mode"]);
+    let use_scale = fields.bool_or("use_scale", true)?;
+    let cx = &mut b.cx;
+    let width = *cx.dims(call.q.value).last().ok_or_else(|| misfit("takes tensors with features"))?;
+    let scale = match use_scale {
+        true => Some(cx.var("scale", &[width], Initializer::glorot_uniform(), Trainable::Yes)?),
+        false => None,
+    };
+    let (q, k) = call.pairs(cx)?;
+    let sum = cx.g.add(q, k)?;
+    let mut tanh = cx.g.unary(Unary::Tanh, sum)?;
+    if let Some(scale) = scale {
+        tanh = cx.g.binary_broadcast(Binary::Mul, tanh, scale)?;
+    }
+    let last = cx.rank(tanh) - 1;
+    let scores = cx.g.reduce(Reduce::Sum, tanh, &[last])?;
+    call.finish(cx, scores)
+}

@@ -1,0 +1,417 @@
+//! From a tree of layers to a graph: walks the calls and hands each to its layer's import function.
+//!
+//! A layer that cannot be imported is a problem of its own; what depends on it is left out, everything else is imported,
+//! so that all problems of a file come together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use intwain_ir::{DType, Graph, ParamKind, Rows, Shape, Type, Value};
+
+use super::cx::{Cx, Fail, Out, OwnerId, T, misfit, unsupported};
+use super::inputs::{Inputs, Item};
+use super::{Entry, Masks, lookup, nearest_class};
+use crate::frontend::cursor::{At, Fields};
+use crate::frontend::error::{ImportError, ImportErrorKind, ImportErrors, JsonPath};
+use crate::frontend::json::Json;
+use crate::frontend::model::{Arg, InputSpec, KerasModel, Layer, LayerBody, ModelKind, Source};
+use crate::frontend::weights::{Slot, VarTree};
+
+/// What a file leaves open.
+#[derive(Clone, Debug, Default)]
+pub struct ImportOptions {
+    /// Rows of a call, for inputs that leave their first extent open.
+    pub batch: usize,
+    /// Extents (without the batch) by input name, for inputs that leave others open.
+    pub shapes: BTreeMap<String, Vec<usize>>,
+    /// The floating type in place of the file's.
+    pub float: Option<DType>,
+}
+
+/// A model as a graph.
+#[derive(Debug)]
+pub struct Imported {
+    /// The graph, at stage Imported. Its parameters are the inputs in model order, then the variables in the order of `vars`.
+    pub graph: Graph,
+    /// The variables.
+    pub vars: VarTree,
+}
+
+/// Builds the graph of a model; `file` is for messages.
+pub fn import(model: &KerasModel, file: &Path, options: &ImportOptions) -> Result<Imported, ImportErrors> {
+    let class = match model.kind {
+        ModelKind::Sequential => "Sequential",
+        ModelKind::Functional => "Functional",
+    };
+    let cx = Cx::new(&model.name, class, model.trainable, model.generation, options.float);
+    let mut builder = Builder { cx, problems: Vec::new(), read: BTreeSet::new() };
+    builder.unknown_classes(model);
+    if builder.problems.is_empty() {
+        match builder.outermost(model, options) {
+            Ok(imported) if builder.problems.is_empty() => return Ok(imported),
+            Ok(_) => {}
+            Err(fail) => builder.report(fail, &model.at, ""),
+        }
+    }
+    Err(ImportErrors { file: file.to_path_buf(), problems: builder.problems })
+}
+
+pub(super) struct Builder {
+    pub(super) cx: Cx,
+    problems: Vec<ImportError>,
+    /// Configurations whose keys have been checked: a shared layer reports an unknown key once.
+    read: BTreeSet<JsonPath>,
+}
+
+impl Builder {
+    fn report(&mut self, fail: Fail, at: &JsonPath, layer: &str) {
+        match fail {
+            Fail::Placed(errors) => self.problems.extend(errors),
+            Fail::Here(kind) if layer.is_empty() => self.problems.push(kind.at(at)),
+            Fail::Here(kind) => self.problems.push(kind.of(at, layer)),
+        }
+    }
+
+    /// Every class that is not there, before anything is built.
+    fn unknown_classes(&mut self, model: &KerasModel) {
+        for layer in &model.layers {
+            match &layer.body {
+                LayerBody::Model(inner) => self.unknown_classes(inner),
+                LayerBody::Leaf(_) if lookup(layer).is_none() => {
+                    let kind = ImportErrorKind::UnknownLayer {
+                        class: layer.class.clone(),
+                        nearest: nearest_class(&layer.class).map(str::to_string),
+                    };
+                    self.problems.push(kind.of(&layer.at, &layer.path));
+                }
+                LayerBody::Leaf(_) | LayerBody::Input(_) => {}
+            }
+        }
+    }
+
+    fn outermost(&mut self, model: &KerasModel, options: &ImportOptions) -> Out<Imported> {
+        let mut inputs = Vec::new();
+        for (name, spec) in model.input_specs() {
+            let layer = model.layers.iter().find(|l| l.name == name).expect("inputs are layers of the model");
+            match self.input(name, spec, options) {
+                Ok(value) => inputs.push(T::from(value)),
+                Err(fail) => self.report(fail, &layer.at, &layer.path),
+            }
+        }
+        if !self.problems.is_empty() {
+            return Err(Fail::Placed(Vec::new()));
+        }
+        self.declare(model, 0);
+        let outputs = self.model(model, 0, &inputs)?;
+        let Some(outputs) = outputs else { return Err(Fail::Placed(Vec::new())) };
+        let mut names: BTreeMap<&str, usize> = BTreeMap::new();
+        for (source, output) in model.outputs.iter().zip(outputs) {
+            let name = model.layer(*source).name.as_str();
+            let count = names.entry(name).or_insert(0);
+            let unique = if *count == 0 { name.to_string() } else { format!("{name}_{count}") };
+            *count += 1;
+            self.cx.g.output(&unique, output.value);
+        }
+        let (vars, values) = self.cx.tree();
+        Ok(Imported { graph: in_order(&self.cx.g, &values)?, vars })
+    }
+
+    fn input(&mut self, name: &str, spec: &InputSpec, options: &ImportOptions) -> Out<Value> {
+        let Some(shape) = &spec.shape else { return Err(Fail::Here(ImportErrorKind::NoInputShape)) };
+        let given = options.shapes.get(name);
+        if given.is_some_and(|g| g.len() + 1 != shape.len()) {
+            return Err(misfit(format!("the input has {} dimensions beside the batch", shape.len().saturating_sub(1))));
+        }
+        let extent = |(d, open): (usize, &Option<usize>)| match (d, open, given) {
+            (0, Some(rows), _) => Ok(*rows),
+            (0, None, _) => Ok(options.batch),
+            (_, Some(fixed), Some(given)) if given[d - 1] != *fixed => {
+                Err(misfit(format!("dimension {d} is {fixed} in the file and {} as given", given[d - 1])))
+            }
+            (_, Some(fixed), _) => Ok(*fixed),
+            (_, None, Some(given)) => Ok(given[d - 1]),
+            (_, None, None) => Err(Fail::Here(ImportErrorKind::Unsupported {
+                what: format!("an input whose dimension {d} is left open"),
+                remedy: Some("give its extents with --shape NAME=224x224x3, or data that has them"),
+            })),
+        };
+        let dims = shape.iter().enumerate().map(extent).collect::<Out<Vec<_>>>()?;
+        let rows = if shape.first() == Some(&None) { Rows::Batched } else { Rows::Whole };
+        let dtype = match spec.dtype.as_deref() {
+            None => self.cx.dtype,
+            Some(name) => element(name).ok_or_else(|| unsupported(format!("an input of type `{name}`")))?,
+        };
+        let dtype = if dtype.is_float() { self.cx.float.unwrap_or(dtype) } else { dtype };
+        Ok(self.cx.g.input(name, Type::new(dtype, Shape::from(dims)), rows))
+    }
+
+    /// Makes an owner for every layer of a model, in the order of the file: positions in weight files count them.
+    pub(super) fn declare(&mut self, model: &KerasModel, owner: OwnerId) {
+        for layer in &model.layers {
+            if matches!((&layer.body, model.kind), (LayerBody::Input(_), ModelKind::Sequential)) {
+                continue;
+            }
+            self.declare_layer(layer, owner, Slot::Listed("layers"));
+        }
+    }
+
+    fn declare_layer(&mut self, layer: &Layer, owner: OwnerId, slot: Slot) -> OwnerId {
+        let trainable = match &layer.body {
+            LayerBody::Model(inner) => inner.trainable,
+            LayerBody::Leaf(config) => config.get("trainable") != Some(&Json::Bool(false)),
+            LayerBody::Input(_) => true,
+        };
+        let class = match lookup(layer) {
+            Some(entry) if matches!(layer.body, LayerBody::Leaf(_)) => entry.class,
+            _ if layer.class == "Model" => "Functional",
+            _ => layer.class.as_str(),
+        };
+        let part = self.cx.part_of(owner, slot, class, &layer.path, trainable);
+        if let LayerBody::Model(inner) = &layer.body {
+            self.declare(inner, part);
+        }
+        part
+    }
+
+    /// Reads the layer under a key of a wrapper's configuration.
+    pub(super) fn inner_layer(&mut self, fields: &Fields<'_>, key: &str) -> Out<Layer> {
+        let at = fields.require(key)?;
+        let outer = self.cx.path().to_string();
+        Ok(KerasModel::read_inner_layer(&at, self.cx.generation, &outer)?)
+    }
+
+    /// The owner of a wrapped layer's variables.
+    pub(super) fn declare_inner(&mut self, layer: &Layer, slot: Slot) -> OwnerId {
+        self.declare_layer(layer, self.cx.owner(), slot)
+    }
+
+    /// Imports the calls of a model. `None` where an output depends on a layer that could not be imported.
+    fn model(&mut self, model: &KerasModel, owner: OwnerId, inputs: &[T]) -> Out<Option<Vec<T>>> {
+        if inputs.len() != model.inputs.len() {
+            return Err(misfit(format!(
+                "the model takes {} tensor(s), {} are given",
+                model.inputs.len(),
+                inputs.len()
+            )));
+        }
+        let mut results: BTreeMap<(usize, usize), Vec<T>> = BTreeMap::new();
+        for (source, input) in model.inputs.iter().zip(inputs) {
+            results.insert((source.layer, source.call), vec![*input]);
+        }
+        for call in &model.calls {
+            let layer = &model.layers[call.layer];
+            let find = |s: &Source| results.get(&(s.layer, s.call)).map(|r| r.get(s.tensor).copied());
+            let args = resolve_all(&call.args, &find).and_then(|args| {
+                let kwargs = call.kwargs.iter().map(|(k, a)| Ok((k.clone(), resolve(a, &find)?)));
+                Ok(Inputs::new(args, kwargs.collect::<Result<_, Missing>>()?))
+            });
+            let inputs = match args {
+                Ok(inputs) => inputs,
+                Err(Missing::Call) => continue,
+                Err(Missing::Result(s)) => {
+                    let name = &model.layers[s.layer].name;
+                    let what = format!("takes result {} of the layer `{name}`, which has fewer", s.tensor);
+                    self.problems.push(ImportErrorKind::Shape(what).of(&call.at, &layer.path));
+                    continue;
+                }
+            };
+            let part = self.declare_layer(layer, owner, Slot::Listed("layers"));
+            match self.layer(layer, part, &inputs) {
+                Ok(tensors) => drop(results.insert((call.layer, call.call), tensors)),
+                Err(fail) => self.report(fail, &layer.at, &layer.path),
+            }
+        }
+        let output = |s: &Source| results.get(&(s.layer, s.call)).and_then(|r| r.get(s.tensor)).copied();
+        let outputs: Option<Vec<T>> = model.outputs.iter().map(output).collect();
+        if outputs.is_none() && self.problems.is_empty() {
+            return Err(misfit("an output is a result that its layer does not have"));
+        }
+        Ok(outputs)
+    }
+
+    /// Imports one call of a layer whose variables belong to `owner`.
+    pub(super) fn layer(&mut self, layer: &Layer, owner: OwnerId, inputs: &Inputs) -> Out {
+        match &layer.body {
+            LayerBody::Input(_) => Err(misfit("an input layer is not called")),
+            LayerBody::Model(inner) => {
+                let tensors = arguments(inner, inputs)?;
+                inputs.finish()?;
+                self.model(inner, owner, &tensors)?.ok_or(Fail::Placed(Vec::new()))
+            }
+            LayerBody::Leaf(config) => {
+                let Some(entry) = lookup(layer) else {
+                    let nearest = nearest_class(&layer.class).map(str::to_string);
+                    return Err(Fail::Here(ImportErrorKind::UnknownLayer { class: layer.class.clone(), nearest }));
+                };
+                self.leaf(layer, entry, config, owner, inputs)
+            }
+        }
+    }
+
+    fn leaf(&mut self, layer: &Layer, entry: &Entry, config: &Json, owner: OwnerId, inputs: &Inputs) -> Out {
+        let at = At { json: config, path: layer.at.clone(), layer: Some(layer.path.clone()) };
+        let fields = at.fields()?;
+        fields.irrelevant(&BASE);
+        let outer_dtype = self.cx.dtype;
+        let outer_origin = self.cx.g.origin.clone();
+        self.cx.set_origin(&layer.path);
+        let result = self.typed(entry, &fields, owner, inputs);
+        self.cx.dtype = outer_dtype;
+        self.cx.g.origin = outer_origin;
+        // Keys are checked where the import function has asked for all it knows.
+        if result.is_ok() && self.read.insert(layer.at.clone()) {
+            self.problems.extend(fields.finish());
+        }
+        result
+    }
+
+    fn typed(&mut self, entry: &Entry, fields: &Fields<'_>, owner: OwnerId, inputs: &Inputs) -> Out {
+        let policy = policy(fields)?;
+        self.cx.dtype = match policy {
+            Some(dtype) if dtype.is_float() => self.cx.float.unwrap_or(dtype),
+            Some(dtype) => dtype,
+            None => self.cx.float.unwrap_or(DType::F32),
+        };
+        let inputs = if entry.module == super::Module::Layers { self.autocast(inputs)? } else { inputs.clone_items() };
+        let mut tensors = {
+            let outer = self.cx.enter(owner);
+            let result = (entry.import)(self, fields, &inputs);
+            self.cx.enter(outer);
+            result?
+        };
+        inputs.finish()?;
+        if entry.masks == Masks::Pass
+            && let Some(first) = inputs.args.iter().flat_map(Item::tensors).next()
+        {
+            tensors.iter_mut().for_each(|t| t.mask = t.mask.or(first.mask));
+        }
+        Ok(tensors)
+    }
+
+    /// Keras casts floating inputs to a layer's compute type.
+    fn autocast(&mut self, inputs: &Inputs) -> Out<Inputs> {
+        let mut items = inputs.clone_items();
+        let (to, cx) = (self.cx.dtype, &mut self.cx);
+        let mut cast = |t: T| -> Out<T> {
+            let float = cx.g.ty(t.value).dtype.is_float() && to.is_float();
+            Ok(T { value: if float { cx.g.cast(to, t.value)? } else { t.value }, mask: t.mask })
+        };
+        items.args.iter_mut().try_for_each(|item| item.map(&mut cast))?;
+        items.kwargs.values_mut().try_for_each(|item| item.map(&mut cast))?;
+        Ok(items)
+    }
+}
+
+/// Keys every layer has. The dtype is read before the layer's own keys.
+const BASE: [&str; 8] = [
+    "name",
+    "trainable",
+    "dtype",
+    "batch_input_shape",
+    "batch_shape",
+    "input_dtype",
+    "input_shape",
+    "activity_regularizer",
+];
+
+/// A reference that has no tensor.
+enum Missing {
+    /// The call it names could not be imported.
+    Call,
+    /// The call has fewer results.
+    Result(Source),
+}
+
+fn resolve_all(args: &[Arg], find: &impl Fn(&Source) -> Option<Option<T>>) -> Result<Vec<Item>, Missing> {
+    args.iter().map(|a| resolve(a, find)).collect()
+}
+
+fn resolve(arg: &Arg, find: &impl Fn(&Source) -> Option<Option<T>>) -> Result<Item, Missing> {
+    Ok(match arg {
+        Arg::Tensor(source) => match find(source) {
+            Some(Some(t)) => Item::Tensor(t),
+            Some(None) => return Err(Missing::Result(*source)),
+            None => return Err(Missing::Call),
+        },
+        Arg::Const(json) => Item::Const(json.clone()),
+        Arg::Array { value, dtype } => Item::Array { value: value.clone(), dtype: dtype.clone() },
+        Arg::List(items) => Item::List(resolve_all(items, find)?),
+        Arg::Dict(map) => {
+            Item::Dict(map.iter().map(|(k, a)| Ok((k.clone(), resolve(a, find)?))).collect::<Result<_, Missing>>()?)
+        }
+        Arg::Slice(parts) => {
+            let [a, b, c] = &**parts;
+            Item::Slice(Box::new([resolve(a, find)?, resolve(b, find)?, resolve(c, find)?]))
+        }
+        Arg::Ellipsis => Item::Ellipsis,
+    })
+}
+
+/// The tensors a nested model is called with, in its own order: by name where a dictionary names its inputs.
+fn arguments(model: &KerasModel, inputs: &Inputs) -> Out {
+    if let Some(Item::Dict(map)) = inputs.get(0, "inputs") {
+        let specs = model.input_specs();
+        let named = specs.iter().map(|(name, _)| match map.get(*name).map(Item::tensors).as_deref() {
+            Some([t]) => Some(*t),
+            Some(_) | None => None,
+        });
+        if let Some(tensors) = named.collect::<Option<Vec<T>>>() {
+            return Ok(tensors);
+        }
+    }
+    inputs.many()
+}
+
+/// A Keras dtype that a tensor can have.
+pub(super) fn element(name: &str) -> Option<DType> {
+    Some(match name {
+        "bool" => DType::Bool,
+        "int8" => DType::I8,
+        "int16" => DType::I16,
+        "int32" | "int" => DType::I32,
+        "int64" => DType::I64,
+        "uint8" => DType::U8,
+        "uint32" => DType::U32,
+        "float16" => DType::F16,
+        "bfloat16" => DType::BF16,
+        "float32" | "float" => DType::F32,
+        "float64" => DType::F64,
+        _ => return None,
+    })
+}
+
+/// The dtype a layer's configuration names: a type or a policy.
+fn policy(fields: &Fields<'_>) -> Result<Option<DType>, ImportError> {
+    let Some(at) = fields.opt("dtype") else { return Ok(None) };
+    let name = match at.json {
+        Json::Object(_) => at.require("config")?.require("name")?,
+        _ => at.clone(),
+    };
+    match element(name.str()?) {
+        Some(DType::F16 | DType::BF16) | None => Err(name.unsupported(format!("the dtype policy {}", name.json))),
+        Some(dtype) => Ok(Some(dtype)),
+    }
+}
+
+/// The same graph with the variables in the given order behind the inputs, and ids in the order of definition.
+fn in_order(graph: &Graph, weights: &[Value]) -> Out<Graph> {
+    let mut out = Graph::new(&graph.name);
+    let mut map: BTreeMap<Value, Value> = BTreeMap::new();
+    let inputs = graph.inputs().map(|p| p.value);
+    for value in inputs.chain(weights.iter().copied()) {
+        let param = graph.params.iter().find(|p| p.value == value).expect("inputs and weights are parameters");
+        debug_assert!(!matches!(param.kind, ParamKind::State { .. }));
+        map.insert(value, out.param(&param.name, graph.ty(value).clone(), param.kind.clone()));
+    }
+    for node in graph.nodes.values() {
+        let args: Vec<Value> = node.args.iter().map(|a| map[a]).collect();
+        out.origin = node.origin.clone();
+        let results = out.push_all(node.op.clone(), &args)?;
+        map.extend(node.results.iter().copied().zip(results));
+    }
+    out.origin = Default::default();
+    for output in &graph.outputs {
+        out.output(&output.name, map[&output.value]);
+    }
+    Ok(out)
+}

@@ -1,0 +1,262 @@
+//! Dense layers, embeddings, masking, and layers that do nothing outside of training.
+
+use intwain_ir::ops::{Contract, Take};
+use intwain_ir::scalar::{Compare, Reduce};
+use intwain_ir::{DType, Trainable, Value};
+
+use super::activations::{Activation, initializer};
+use super::build::Builder;
+use super::conv::add_bias;
+use super::cx::{Cx, Out, T, misfit};
+use super::inputs::Inputs;
+use crate::frontend::cursor::Fields;
+use crate::frontend::init::Initializer;
+use crate::frontend::json::Json;
+
+/// Constraints and regularisers matter for training only: training reads them from the model file. Low-rank factors are
+/// merged into the kernel when a model is saved.
+const TRAINING: [&str; 7] = [
+    "kernel_regularizer",
+    "bias_regularizer",
+    "kernel_constraint",
+    "bias_constraint",
+    "lora_rank",
+    "lora_alpha",
+    "embeddings_regularizer",
+];
+
+pub(super) fn dense(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let x = inputs.one()?;
+    let units = fields.require("units")?.positive()?;
+    let activation = Activation::read(&b.cx, fields, "activation", Activation::Linear)?;
+    let use_bias = fields.bool_or("use_bias", true)?;
+    let kernel_init = initializer(fields, "kernel_initializer", Initializer::glorot_uniform())?;
+    let bias_init = initializer(fields, "bias_initializer", Initializer::ZEROS)?;
+    fields.irrelevant(&TRAINING);
+    fields.irrelevant(&["input_dim"]);
+    fields.neutral("quantization_config", &[])?;
+    let cx = &mut b.cx;
+    let value = cx.floating(x.value)?;
+    if cx.rank(value) < 2 {
+        return Err(misfit(format!("takes a tensor of rank 2 or more, its input has the shape {:?}", cx.dims(value))));
+    }
+    let features = *cx.dims(value).last().expect("the rank is checked above");
+    let kernel = cx.var("kernel", &[features, units], kernel_init, Trainable::Yes)?;
+    let mut y = cx.g.matmul(value, kernel)?;
+    if use_bias {
+        let bias = cx.var("bias", &[units], bias_init, Trainable::Yes)?;
+        y = add_bias(cx, y, bias)?;
+    }
+    Ok(vec![T { value: activation.apply(cx, y)?, mask: x.mask }])
+}
+
+pub(super) fn embedding(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let x = inputs.one()?.value;
+    let rows = fields.require("input_dim")?.positive()?;
+    let width = fields.require("output_dim")?.positive()?;
+    let mask_zero = fields.bool_or("mask_zero", false)?;
+    let init = fields.opt_any(&["embeddings_initializer", "init"]);
+    let uniform = Initializer::Random { distribution: crate::frontend::init::Distribution::Uniform, a: -0.05, b: 0.05 };
+    let init = init.map_or(Ok(uniform), |at| Initializer::read(&at))?;
+    fields.irrelevant(&TRAINING);
+    fields.irrelevant(&["embeddings_constraint", "input_length", "weights"]);
+    fields.neutral("quantization_config", &[])?;
+    fields.neutral("sparse", &[Json::Bool(false)])?;
+    let cx = &mut b.cx;
+    let table = cx.var("embeddings", &[rows, width], init, Trainable::Yes)?;
+    let ids = if cx.g.ty(x).dtype.is_int() { x } else { cx.g.cast(DType::I32, x)? };
+    let y = cx.g.push(Take { base: 0 }, &[table, ids])?;
+    let mask = if mask_zero {
+        let ty = cx.g.ty(ids).clone();
+        let zero = cx.g.full(ty.dtype, 0.0, &ty.shape)?;
+        Some(cx.g.compare(Compare::Ne, ids, zero)?)
+    } else {
+        None
+    };
+    Ok(vec![T { value: y, mask }])
+}
+
+/// A step is masked where all its features have the mask value; masked steps become 0.
+pub(super) fn masking(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let x = inputs.one()?.value;
+    let skipped = fields.opt("mask_value").map_or(Ok(0.0), |at| match at.json {
+        Json::Object(_) => at.require("config")?.require("value")?.any_f64(),
+        _ => at.any_f64(),
+    })?;
+    let cx = &mut b.cx;
+    let ty = cx.g.ty(x).clone();
+    let (skipped, zero) = (cx.g.full(ty.dtype, skipped, &ty.shape)?, cx.g.full(ty.dtype, 0.0, &ty.shape)?);
+    let differs = cx.g.compare(Compare::Ne, x, skipped)?;
+    let last = cx.axis(-1, ty.rank())?;
+    // A sum of booleans is `any`.
+    let mask = cx.g.reduce(Reduce::Sum, differs, &[last])?;
+    let kept: Vec<usize> = (0..last).collect();
+    let wide = cx.g.broadcast(mask, &ty.shape, &kept)?;
+    Ok(vec![T { value: cx.g.select(wide, x, zero)?, mask: Some(mask) }])
+}
+
+pub(super) fn identity(_: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
+    inputs.many()
+}
+
+/// Dropout layers pass their input on outside of training.
+pub(super) fn dropout(_: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let rate = fields.opt_any(&["rate", "p"]);
+    if let Some(rate) = rate {
+        rate.f64()?;
+    }
+    fields.irrelevant(&["noise_shape", "seed", "data_format"]);
+    Ok(vec![inputs.one()?])
+}
+
+pub(super) fn gaussian_noise(_: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    fields.opt_any(&["stddev", "sigma"]).map(|at| at.f64()).transpose()?;
+    fields.irrelevant(&["seed"]);
+    Ok(vec![inputs.one()?])
+}
+
+pub(super) fn stochastic_depth(_: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    fields.opt_any(&["drop_path_rate", "survival_probability"]).map(|at| at.f64()).transpose()?;
+    fields.irrelevant(&["seed"]);
+    Ok(vec![inputs.one()?])
+}
+
+pub(super) fn activity_regularization(_: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    fields.irrelevant(&["l1", "l2"]);
+    Ok(vec![inputs.one()?])
+}
+
+/// A contraction written as an equation `ab..,bc->..`, with a kernel and a bias of its letters.
+pub(super) fn einsum_dense(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let x = inputs.one()?.value;
+    let equation = fields.require("equation")?;
+    let activation = Activation::read(&b.cx, fields, "activation", Activation::Linear)?;
+    let bias_axes = fields.opt("bias_axes").map(|at| at.str()).transpose()?;
+    let given = fields.require("output_shape")?;
+    let given: Vec<Option<usize>> = given
+        .one_or_many()
+        .iter()
+        .map(|a| if a.is_null() { Ok(None) } else { a.usize().map(Some) })
+        .collect::<Result<_, _>>()?;
+    let kernel_init = initializer(fields, "kernel_initializer", Initializer::glorot_uniform())?;
+    let bias_init = initializer(fields, "bias_initializer", Initializer::ZEROS)?;
+    fields.irrelevant(&TRAINING);
+    fields.irrelevant(&["gptq_unpacked_column_size"]);
+    fields.neutral("quantization_config", &[])?;
+    let cx = &mut b.cx;
+    let x = cx.floating(x)?;
+    let parsed = Equation::parse(equation.str()?, cx.rank(x));
+    let Some(parsed) = parsed else {
+        return Err(equation.expected("an equation such as `abc,cd->abd` that fits its input").into());
+    };
+    let sizes = parsed.sizes(&cx.dims(x), &given).ok_or_else(|| {
+        misfit(format!(
+            "the output shape {} does not fit the equation",
+            fields.at().json.get("output_shape").unwrap_or(&Json::Null)
+        ))
+    })?;
+    let extent = |c: char| sizes.iter().find(|(l, _)| *l == c).map_or(1, |(_, n)| *n);
+    let kernel_shape: Vec<usize> = parsed.kernel.iter().map(|&c| extent(c)).collect();
+    let kernel = cx.var("kernel", &kernel_shape, kernel_init, Trainable::Yes)?;
+    let mut y = contract_letters(cx, x, &parsed.input, kernel, &parsed.kernel, &parsed.output)?;
+    if let Some(axes) = bias_axes.filter(|a| !a.is_empty()) {
+        let letters: Vec<char> = axes.chars().collect();
+        let first = letters.iter().filter_map(|c| parsed.output.iter().position(|o| o == c)).min();
+        let Some(first) = first else { return Err(misfit(format!("bias axes `{axes}` are not in the output"))) };
+        // The bias covers the output from its first letter on, with 1 where a letter is not named.
+        let shape: Vec<usize> =
+            parsed.output[first..].iter().map(|c| if letters.contains(c) { extent(*c) } else { 1 }).collect();
+        let bias = cx.var("bias", &shape, bias_init, Trainable::Yes)?;
+        y = add_bias(cx, y, bias)?;
+    }
+    Ok(vec![activation.apply(cx, y)?.into()])
+}
+
+/// An equation with a letter for every dimension: those of an ellipsis are letters of their own.
+struct Equation {
+    input: Vec<char>,
+    kernel: Vec<char>,
+    output: Vec<char>,
+    /// Letters that stand for the ellipsis.
+    elided: usize,
+}
+
+impl Equation {
+    fn parse(text: &str, rank: usize) -> Option<Equation> {
+        let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+        let (operands, output) = text.split_once("->")?;
+        let (input, kernel) = operands.split_once(',')?;
+        let named = input.replace("...", "").chars().count();
+        let elided = if input.contains("...") || output.contains("...") { rank.checked_sub(named)? } else { 0 };
+        let expand = |part: &str| -> Option<Vec<char>> {
+            let (before, after) = part.split_once("...").unwrap_or((part, ""));
+            let middle = if part.contains("...") { elided } else { 0 };
+            // Private-use characters, which no equation contains.
+            let stand_in = (0..middle).map(|i| char::from_u32(0xE000 + i as u32));
+            before.chars().map(Some).chain(stand_in).chain(after.chars().map(Some)).collect()
+        };
+        let parsed = Equation { input: expand(input)?, kernel: expand(kernel)?, output: expand(output)?, elided };
+        let unique = |letters: &[char]| letters.iter().enumerate().all(|(i, c)| !letters[..i].contains(c));
+        let fits = parsed.input.len() == rank
+            && unique(&parsed.input)
+            && unique(&parsed.kernel)
+            && unique(&parsed.output)
+            && parsed.output.iter().all(|c| parsed.input.contains(c) || parsed.kernel.contains(c));
+        fits.then_some(parsed)
+    }
+
+    /// Extents of all letters, from the input and from the output shape, which leaves out the batch.
+    fn sizes(&self, input: &[usize], given: &[Option<usize>]) -> Option<Vec<(char, usize)>> {
+        let mut sizes: Vec<(char, usize)> = self.input.iter().copied().zip(input.iter().copied()).collect();
+        // The shape is of the dimensions behind the batch; behind an ellipsis it may name those after it only.
+        let behind = &self.output[1..];
+        let named = if given.len() == behind.len() {
+            behind
+        } else if self.elided > 0 && given.len() <= behind.len() {
+            &behind[behind.len() - given.len()..]
+        } else {
+            return None;
+        };
+        for (&letter, &extent) in named.iter().zip(given) {
+            match (sizes.iter().find(|(l, _)| *l == letter), extent) {
+                (Some((_, known)), Some(extent)) if *known != extent => return None,
+                (Some(_), _) => {}
+                (None, Some(extent)) => sizes.push((letter, extent)),
+                (None, None) => return None,
+            }
+        }
+        self.kernel.iter().all(|c| sizes.iter().any(|(l, _)| l == c)).then_some(sizes)
+    }
+}
+
+/// A contraction by letters: those of both operands that the output lacks are summed over, those it has are batches.
+pub(super) fn contract_letters(cx: &mut Cx, x: Value, xs: &[char], y: Value, ys: &[char], out: &[char]) -> Out<Value> {
+    // What one operand has alone and the output lacks is summed first.
+    let (x, xs) = sum_out(cx, x, xs, ys, out)?;
+    let (y, ys) = sum_out(cx, y, ys, &xs, out)?;
+    let both: Vec<char> = xs.iter().copied().filter(|c| ys.contains(c)).collect();
+    let place =
+        |letters: &[char], c: char| letters.iter().position(|l| *l == c).expect("the letter is in both operands");
+    let pairs = |kept: bool| -> Vec<(usize, usize)> {
+        let chosen = both.iter().filter(|c| out.contains(c) == kept);
+        chosen.map(|&c| (place(&xs, c), place(&ys, c))).collect()
+    };
+    let (batch, contract) = (pairs(true), pairs(false));
+    let mut letters: Vec<char> = batch.iter().map(|p| xs[p.0]).collect();
+    letters.extend(xs.iter().filter(|c| !both.contains(c)));
+    letters.extend(ys.iter().filter(|c| !both.contains(c)));
+    let z = cx.g.push(Contract { batch, contract }, &[x, y])?;
+    let perm: Option<Vec<usize>> = out.iter().map(|c| letters.iter().position(|l| l == c)).collect();
+    let perm = perm.ok_or_else(|| misfit("the equation's output has a letter that its operands lack"))?;
+    Ok(cx.g.transpose(z, &perm)?)
+}
+
+fn sum_out(cx: &mut Cx, x: Value, xs: &[char], ys: &[char], out: &[char]) -> Out<(Value, Vec<char>)> {
+    let alone = |c: &char| !ys.contains(c) && !out.contains(c);
+    let dims: Vec<usize> = xs.iter().enumerate().filter(|(_, c)| alone(c)).map(|(d, _)| d).collect();
+    if dims.is_empty() {
+        return Ok((x, xs.to_vec()));
+    }
+    let sum = cx.g.reduce(Reduce::Sum, x, &dims)?;
+    Ok((sum, xs.iter().copied().filter(|c| !alone(c)).collect()))
+}

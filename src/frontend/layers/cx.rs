@@ -1,0 +1,257 @@
+//! What an import function works with: the graph being built, the variables declared so far, and tensors with masks.
+
+use intwain_ir::ops::TypeError;
+use intwain_ir::{DType, Graph, Origin, Shape, Trainable, Type, Value};
+
+use crate::frontend::error::{ImportError, ImportErrorKind};
+use crate::frontend::file::Generation;
+use crate::frontend::init::Initializer;
+use crate::frontend::weights::{Slot, VarSpec, VarTree};
+
+/// A tensor of the model with the mask Keras would carry along with it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct T {
+    /// The tensor.
+    pub(crate) value: Value,
+    /// `bool[N, T]`, false where a step is to be skipped.
+    pub(crate) mask: Option<Value>,
+}
+
+impl From<Value> for T {
+    fn from(value: Value) -> T {
+        T { value, mask: None }
+    }
+}
+
+/// Why a layer could not be imported. What has no place yet gets the layer's.
+#[derive(Debug)]
+pub(crate) enum Fail {
+    /// Problems with their places.
+    Placed(Vec<ImportError>),
+    /// A problem of the layer being imported.
+    Here(ImportErrorKind),
+}
+
+impl From<ImportError> for Fail {
+    fn from(error: ImportError) -> Fail {
+        Fail::Placed(vec![error])
+    }
+}
+
+impl From<Vec<ImportError>> for Fail {
+    fn from(errors: Vec<ImportError>) -> Fail {
+        Fail::Placed(errors)
+    }
+}
+
+impl From<ImportErrorKind> for Fail {
+    fn from(kind: ImportErrorKind) -> Fail {
+        Fail::Here(kind)
+    }
+}
+
+impl From<TypeError> for Fail {
+    fn from(error: TypeError) -> Fail {
+        Fail::Here(ImportErrorKind::Shape(error.to_string()))
+    }
+}
+
+/// What import functions give.
+pub(crate) type Out<X = Vec<T>> = Result<X, Fail>;
+
+/// A feature that is not there.
+pub(crate) fn unsupported(what: impl Into<String>) -> Fail {
+    Fail::Here(ImportErrorKind::Unsupported { what: what.into(), remedy: None })
+}
+
+/// Shapes that do not fit.
+pub(crate) fn misfit(what: impl Into<String>) -> Fail {
+    Fail::Here(ImportErrorKind::Shape(what.into()))
+}
+
+/// One owner of variables: a layer, a model, a cell.
+#[derive(Debug)]
+struct Owner {
+    slot: Slot,
+    class: String,
+    path: String,
+    own_trainable: bool,
+    /// With everything around it.
+    trains: bool,
+    vars: Vec<(VarSpec, Value)>,
+    parts: Vec<usize>,
+}
+
+/// Index of an owner.
+pub(crate) type OwnerId = usize;
+
+/// The state of an import.
+#[derive(Debug)]
+pub(crate) struct Cx {
+    /// The graph.
+    pub(crate) g: Graph,
+    /// Who wrote the file.
+    pub(crate) generation: Generation,
+    /// The floating type in place of what the file says.
+    pub(crate) float: Option<DType>,
+    /// The type that the current layer computes in.
+    pub(crate) dtype: DType,
+    owners: Vec<Owner>,
+    owner: OwnerId,
+}
+
+/// Above this a variable is a mistake: 256 GiB of f32.
+const MAX_ELEMENTS: usize = 1 << 36;
+
+impl Cx {
+    /// An import of a model, whose owner is 0.
+    pub(crate) fn new(name: &str, class: &str, trainable: bool, generation: Generation, float: Option<DType>) -> Cx {
+        let root = Owner {
+            slot: Slot::Listed("layers"),
+            class: class.to_string(),
+            path: String::new(),
+            own_trainable: trainable,
+            trains: trainable,
+            vars: Vec::new(),
+            parts: Vec::new(),
+        };
+        Cx { g: Graph::new(name), generation, float, dtype: float.unwrap_or(DType::F32), owners: vec![root], owner: 0 }
+    }
+
+    /// The owner of what is declared now.
+    pub(crate) fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    /// The qualified name of the current owner.
+    pub(crate) fn path(&self) -> &str {
+        &self.owners[self.owner].path
+    }
+
+    /// A part of an owner; the same one when it is asked for again.
+    pub(crate) fn part_of(&mut self, outer: OwnerId, slot: Slot, class: &str, path: &str, trainable: bool) -> OwnerId {
+        let known = self.owners[outer].parts.iter().copied();
+        if let Some(known) = known.into_iter().find(|&p| self.owners[p].path == path && self.owners[p].slot == slot) {
+            return known;
+        }
+        let id = self.owners.len();
+        self.owners.push(Owner {
+            slot,
+            class: class.to_string(),
+            path: path.to_string(),
+            own_trainable: trainable,
+            trains: trainable && self.owners[outer].trains,
+            vars: Vec::new(),
+            parts: Vec::new(),
+        });
+        self.owners[outer].parts.push(id);
+        id
+    }
+
+    /// A part of the current owner.
+    pub(crate) fn part(&mut self, slot: Slot, class: &str, name: &str, trainable: bool) -> OwnerId {
+        let path = self.below(name);
+        self.part_of(self.owner, slot, class, &path, trainable)
+    }
+
+    /// A name below the current owner.
+    pub(crate) fn below(&self, name: &str) -> String {
+        if self.path().is_empty() { name.to_string() } else { format!("{}/{name}", self.path()) }
+    }
+
+    /// Makes another owner the current one and gives the one before.
+    pub(crate) fn enter(&mut self, owner: OwnerId) -> OwnerId {
+        std::mem::replace(&mut self.owner, owner)
+    }
+
+    /// A variable of the current owner; the same one when a shared layer is called again.
+    pub(crate) fn var(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        initializer: Initializer,
+        trainable: Trainable,
+    ) -> Out<Value> {
+        self.var_of(self.dtype, name, shape, initializer, trainable)
+    }
+
+    /// A variable of a type of its own.
+    pub(crate) fn var_of(
+        &mut self,
+        dtype: DType,
+        name: &str,
+        shape: &[usize],
+        initializer: Initializer,
+        trainable: Trainable,
+    ) -> Out<Value> {
+        let path = self.below(name);
+        if let Some((spec, value)) = self.owners[self.owner].vars.iter().find(|(spec, _)| spec.path == path) {
+            return match spec.shape == shape {
+                true => Ok(*value),
+                false => Err(misfit(format!(
+                    "a shared layer's `{name}` has the shape {:?} in its first call and {shape:?} in another",
+                    spec.shape
+                ))),
+            };
+        }
+        let elements = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        if elements.is_none_or(|n| n > MAX_ELEMENTS) {
+            return Err(misfit(format!("`{name}` of shape {shape:?} has more than {MAX_ELEMENTS} elements")));
+        }
+        let trains = self.owners[self.owner].trains && trainable == Trainable::Yes;
+        let frozen = if trains { Trainable::Yes } else { Trainable::Frozen };
+        let value = self.g.weight(&path, Type::new(dtype, Shape::from(shape)), frozen);
+        let spec = VarSpec { path, shape: shape.to_vec(), dtype, initializer, trainable: trainable == Trainable::Yes };
+        self.owners[self.owner].vars.push((spec, value));
+        Ok(value)
+    }
+
+    /// The declared variables as a tree, and their values in the order of [`VarTree::flatten`].
+    pub(crate) fn tree(&self) -> (VarTree, Vec<Value>) {
+        let mut values = Vec::new();
+        let tree = self.tree_of(0, &mut values);
+        (tree, values)
+    }
+
+    fn tree_of(&self, id: OwnerId, values: &mut Vec<Value>) -> VarTree {
+        let owner = &self.owners[id];
+        values.extend(owner.vars.iter().map(|(_, value)| *value));
+        VarTree {
+            slot: owner.slot.clone(),
+            class: owner.class.clone(),
+            path: owner.path.clone(),
+            trainable: owner.own_trainable,
+            vars: owner.vars.iter().map(|(spec, _)| spec.clone()).collect(),
+            parts: owner.parts.iter().map(|&part| self.tree_of(part, values)).collect(),
+        }
+    }
+
+    /// Names the layer that nodes come from.
+    pub(crate) fn set_origin(&mut self, path: &str) {
+        self.g.origin = Origin::new(path);
+    }
+
+    /// A tensor's extents.
+    pub(crate) fn dims(&self, x: Value) -> Vec<usize> {
+        self.g.shape(x).to_vec()
+    }
+
+    /// A tensor's rank.
+    pub(crate) fn rank(&self, x: Value) -> usize {
+        self.g.shape(x).len()
+    }
+
+    /// A tensor in the layer's floating type.
+    pub(crate) fn floating(&mut self, x: Value) -> Out<Value> {
+        Ok(self.g.cast(self.dtype, x)?)
+    }
+
+    /// An axis counted from the end where it is negative.
+    pub(crate) fn axis(&self, axis: i64, rank: usize) -> Out<usize> {
+        let from_start = if axis < 0 { axis + rank as i64 } else { axis };
+        match usize::try_from(from_start) {
+            Ok(axis) if axis < rank => Ok(axis),
+            _ => Err(misfit(format!("axis {axis} of a tensor of rank {rank}"))),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Layers that bring tensors together.
+
+use intwain_ir::ops::{Concat, Contract};
+use intwain_ir::scalar::{Binary, Reduce};
+use intwain_ir::{DType, Shape, Value};
+
+use super::build::Builder;
+use super::cx::{Cx, Out, T, misfit};
+use super::inputs::Inputs;
+use super::norm::l2_normalized;
+use crate::frontend::cursor::{At, Fields};
+
+macro_rules! merges {
+    ($($name:ident = $function:expr;)+) => {
+        $(pub(super) fn $name(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
+            let tensors = inputs.many()?;
+            let value = fold(&mut b.cx, &tensors, $function)?;
+            Ok(vec![T { value, mask: either(&mut b.cx, &tensors)? }])
+        })+
+    };
+}
+
+merges! {
+    add = Binary::Add;
+    multiply = Binary::Mul;
+    maximum = Binary::Max;
+    minimum = Binary::Min;
+}
+
+/// The masks joined by or, where every input has one.
+fn either(cx: &mut Cx, tensors: &[T]) -> Out<Option<Value>> {
+    let Some(masks) = tensors.iter().map(|t| t.mask).collect::<Option<Vec<_>>>() else { return Ok(None) };
+    let mut joined = masks[0];
+    for mask in &masks[1..] {
+        joined = cx.g.binary_broadcast(Binary::Or, joined, *mask)?;
+    }
+    Ok(Some(joined))
+}
+
+/// Keras inserts dimensions of extent 1 behind the batch of inputs of lower rank.
+fn aligned(cx: &mut Cx, tensors: &[T]) -> Out<Vec<Value>> {
+    let rank = tensors.iter().map(|t| cx.rank(t.value)).max().unwrap_or(0);
+    let dtype = common(cx, tensors.iter().map(|t| t.value));
+    let mut out = Vec::new();
+    for t in tensors {
+        let mut dims = cx.dims(t.value);
+        let missing = rank - dims.len();
+        if !dims.is_empty() {
+            dims.splice(1..1, std::iter::repeat_n(1, missing));
+        }
+        let x = cx.g.reshape(t.value, &Shape::from(dims))?;
+        out.push(cx.g.cast(dtype, x)?);
+    }
+    Ok(out)
+}
+
+/// The type operands of several types have in common: a float before an integer, else the widest.
+pub(super) fn common(cx: &Cx, values: impl IntoIterator<Item = Value>) -> DType {
+    let rank = |d: DType| (d.is_float(), d != DType::Bool, d.size());
+    let types = values.into_iter().map(|v| cx.g.ty(v).dtype);
+    types.max_by_key(|d| rank(*d)).unwrap_or(DType::F32)
+}
+
+fn fold(cx: &mut Cx, tensors: &[T], function: Binary) -> Out<Value> {
+    let values = aligned(cx, tensors)?;
+    let mut joined = values[0];
+    for value in &values[1..] {
+        joined = cx.g.binary_broadcast(function, joined, *value)?;
+    }
+    Ok(joined)
+}
+
+pub(super) fn subtract(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
+    let tensors = inputs.many()?;
+    if tensors.len() != 2 {
+        return Err(misfit(format!("takes two tensors, {} are given", tensors.len())));
+    }
+    let value = fold(&mut b.cx, &tensors, Binary::Sub)?;
+    Ok(vec![T { value, mask: either(&mut b.cx, &tensors)? }])
+}
+
+pub(super) fn average(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
+    let tensors = inputs.many()?;
+    let cx = &mut b.cx;
+    let sum = fold(cx, &tensors, Binary::Add)?;
+    let ty = cx.g.ty(sum).clone();
+    let n = cx.g.full(ty.dtype, tensors.len() as f64, &ty.shape)?;
+    let value = cx.g.div(sum, n)?;
+    Ok(vec![T { value, mask: either(cx, &tensors)? }])
+}
+
+pub(super) fn concatenate(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let tensors = inputs.many()?;
+    let axis = fields.int_or("axis", -1)?;
+    let cx = &mut b.cx;
+    let rank = cx.rank(tensors[0].value);
+    let dim = cx.axis(axis, rank)?;
+    let dtype = common(cx, tensors.iter().map(|t| t.value));
+    let values = tensors.iter().map(|t| Ok(cx.g.cast(dtype, t.value)?)).collect::<Out<Vec<_>>>()?;
+    let value = cx.g.push(Concat { dim }, &values)?;
+    if tensors.iter().all(|t| t.mask.is_none()) {
+        return Ok(vec![value.into()]);
+    }
+    // Keras concatenates the masks, spread over the features, and asks whether any feature is left.
+    let mut masks = Vec::new();
+    for t in &tensors {
+        let shape = cx.g.shape(t.value).clone();
+        masks.push(match t.mask {
+            None => cx.g.full(DType::Bool, 1.0, &shape)?,
+            Some(mask) => {
+                let dims: Vec<usize> = (0..cx.rank(mask)).collect();
+                cx.g.broadcast(mask, &shape, &dims)?
+            }
+        });
+    }
+    let all = cx.g.push(Concat { dim }, &masks)?;
+    let mask = cx.g.reduce(Reduce::Sum, all, &[rank - 1])?;
+    Ok(vec![T { value, mask: Some(mask) }])
+}
+
+/// inputs[0] + inputs[1]·scale.
+pub(super) fn custom_scale(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let scale = fields.require("scale")?.f64()?;
+    let tensors = inputs.many()?;
+    let &[x, y] = tensors.as_slice() else {
+        return Err(misfit(format!("takes two tensors, {} are given", tensors.len())));
+    };
+    let cx = &mut b.cx;
+    let ty = cx.g.ty(y.value).clone();
+    let scale = cx.g.full(ty.dtype, scale, &ty.shape)?;
+    let scaled = cx.g.mul(y.value, scale)?;
+    Ok(vec![cx.g.add(x.value, scaled)?.into()])
+}
+
+/// Contracts one dimension of each of two tensors per row; what is left of the first comes before what is left of the second.
+pub(super) fn dot(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let tensors = inputs.many()?;
+    let &[x, y] = tensors.as_slice() else {
+        return Err(misfit(format!("takes two tensors, {} are given", tensors.len())));
+    };
+    let axes = fields.opt_any(&["axes", "dot_axes"]);
+    let axes = axes.ok_or_else(|| misfit("has no `axes`"))?;
+    let axes = axes.one_or_many().iter().map(At::int).collect::<Result<Vec<_>, _>>()?;
+    let normalize = fields.bool_or("normalize", false)?;
+    let cx = &mut b.cx;
+    let (mut x, mut y) = (x.value, y.value);
+    let (rank_x, rank_y) = (cx.rank(x), cx.rank(y));
+    let (ax, ay) = match axes.as_slice() {
+        [both] => (*both, *both),
+        [ax, ay] => (*ax, *ay),
+        _ => return Err(misfit("contracts one dimension of each tensor")),
+    };
+    let (ax, ay) = (cx.axis(ax, rank_x)?, cx.axis(ay, rank_y)?);
+    if ax == 0 || ay == 0 {
+        return Err(misfit("does not contract the batch"));
+    }
+    if normalize {
+        x = l2_normalized(cx, x, &[ax])?;
+        y = l2_normalized(cx, y, &[ay])?;
+    }
+    let z = cx.g.push(Contract { batch: vec![(0, 0)], contract: vec![(ax, ay)] }, &[x, y])?;
+    // Two vectors per row give a column.
+    let z = if cx.rank(z) == 1 {
+        let rows = cx.dims(z)[0];
+        cx.g.reshape(z, &Shape::from([rows, 1]))?
+    } else {
+        z
+    };
+    Ok(vec![z.into()])
+}

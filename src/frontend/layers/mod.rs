@@ -1,0 +1,213 @@
+//! What Keras layers mean: a table row and an import function for each.
+//!
+//! An import function reads its configuration key by key, declares its variables in Keras's creation order and appends the
+//! layer's operations. Tensors are channels-last; `channels_first` becomes a transposition before and after.
+
+mod activations;
+mod attention;
+mod build;
+mod conv;
+mod core;
+mod cx;
+mod image;
+mod inputs;
+mod merge;
+mod norm;
+mod ops;
+mod pool;
+mod recurrent;
+mod shape;
+mod windows;
+
+pub use build::{ImportOptions, Imported, import};
+
+use build::Builder;
+use cx::Out;
+use inputs::Inputs;
+
+use super::cursor::Fields;
+use super::model::Layer;
+use super::names::nearest;
+
+type Import = fn(&mut Builder, &Fields<'_>, &Inputs) -> Out;
+
+/// Where a class comes from: the same name may be a layer and an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Module {
+    /// `keras.layers` and layers of `keras.applications`.
+    Layers,
+    /// `keras.src.ops`: bare operations, whose arguments are in the call.
+    Ops,
+}
+
+/// What becomes of the mask of the first argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Masks {
+    /// It goes on to the results.
+    Pass,
+    /// The layer drops it, or has set what it wants.
+    Own,
+}
+
+/// A layer class.
+#[derive(Debug)]
+struct Entry {
+    /// The class name, which positions in weight files are made of.
+    class: &'static str,
+    /// Other spellings.
+    aliases: &'static [&'static str],
+    module: Module,
+    masks: Masks,
+    import: Import,
+}
+
+const fn layer(class: &'static str, import: Import) -> Entry {
+    Entry { class, aliases: &[], module: Module::Layers, masks: Masks::Own, import }
+}
+
+const fn passing(class: &'static str, import: Import) -> Entry {
+    Entry { class, aliases: &[], module: Module::Layers, masks: Masks::Pass, import }
+}
+
+const fn op(class: &'static str, import: Import) -> Entry {
+    Entry { class, aliases: &[], module: Module::Ops, masks: Masks::Own, import }
+}
+
+impl Entry {
+    const fn or(self, aliases: &'static [&'static str]) -> Entry {
+        Entry { aliases, ..self }
+    }
+}
+
+/// Every class that is imported.
+const CLASSES: &[Entry] = &[
+    passing("Activation", activations::activation),
+    passing("ActivityRegularization", core::activity_regularization),
+    passing("Add", merge::add).or(&["add"]),
+    passing("AlphaDropout", core::dropout),
+    layer("AdditiveAttention", attention::additive),
+    layer("Attention", attention::dot_product),
+    passing("Average", merge::average),
+    layer("AveragePooling1D", pool::average_1d).or(&["AvgPool1D"]),
+    layer("AveragePooling2D", pool::average_2d).or(&["AvgPool2D"]),
+    layer("AveragePooling3D", pool::average_3d).or(&["AvgPool3D"]),
+    passing("BatchNormalization", norm::batch).or(&["BatchNormalizationV1", "SyncBatchNormalization"]),
+    layer("Bidirectional", recurrent::bidirectional),
+    layer("CenterCrop", image::center_crop),
+    layer("Concatenate", merge::concatenate),
+    layer("Conv1D", conv::conv_1d).or(&["Convolution1D"]),
+    layer("Conv1DTranspose", conv::transpose_1d).or(&["Convolution1DTranspose"]),
+    layer("Conv2D", conv::conv_2d).or(&["Convolution2D"]),
+    layer("Conv2DTranspose", conv::transpose_2d).or(&["Convolution2DTranspose"]),
+    layer("Conv3D", conv::conv_3d).or(&["Convolution3D"]),
+    layer("Conv3DTranspose", conv::transpose_3d).or(&["Convolution3DTranspose"]),
+    layer("Cropping1D", shape::crop_1d),
+    layer("Cropping2D", shape::crop_2d),
+    layer("Cropping3D", shape::crop_3d),
+    layer("CustomScaleLayer", merge::custom_scale),
+    passing("Dense", core::dense),
+    layer("DepthwiseConv1D", conv::depthwise_1d),
+    layer("DepthwiseConv2D", conv::depthwise_2d),
+    layer("Dot", merge::dot),
+    passing("Dropout", core::dropout),
+    passing("ELU", activations::elu),
+    layer("EinsumDense", core::einsum_dense),
+    layer("Embedding", core::embedding),
+    layer("Flatten", shape::flatten),
+    layer("GRU", recurrent::gru),
+    layer("GroupedQueryAttention", attention::grouped_query).or(&["GroupQueryAttention"]),
+    passing("GaussianDropout", core::dropout),
+    passing("GaussianNoise", core::gaussian_noise),
+    layer("GlobalAveragePooling1D", pool::global_average_1d).or(&["GlobalAvgPool1D"]),
+    layer("GlobalAveragePooling2D", pool::global_average).or(&["GlobalAvgPool2D"]),
+    layer("GlobalAveragePooling3D", pool::global_average).or(&["GlobalAvgPool3D"]),
+    layer("GlobalMaxPooling1D", pool::global_max).or(&["GlobalMaxPool1D"]),
+    layer("GlobalMaxPooling2D", pool::global_max).or(&["GlobalMaxPool2D"]),
+    layer("GlobalMaxPooling3D", pool::global_max).or(&["GlobalMaxPool3D"]),
+    passing("GroupNormalization", norm::group),
+    passing("Identity", core::identity),
+    layer("LSTM", recurrent::lstm),
+    layer("LayerScale", norm::layer_scale),
+    passing("LayerNormalization", norm::layer),
+    passing("LeakyReLU", activations::leaky_relu),
+    layer("Masking", core::masking),
+    layer("MaxPooling1D", pool::max_1d).or(&["MaxPool1D"]),
+    layer("MaxPooling2D", pool::max_2d).or(&["MaxPool2D"]),
+    layer("MaxPooling3D", pool::max_3d).or(&["MaxPool3D"]),
+    passing("Maximum", merge::maximum),
+    passing("Minimum", merge::minimum),
+    layer("MultiHeadAttention", attention::multi_head),
+    passing("Multiply", merge::multiply),
+    passing("Normalization", norm::normalization),
+    passing("PReLU", activations::prelu),
+    layer("Permute", shape::permute),
+    layer("RMSNormalization", norm::rms),
+    passing("ReLU", activations::relu),
+    layer("RepeatVector", shape::repeat_vector),
+    passing("Rescaling", norm::rescaling),
+    layer("Reshape", shape::reshape),
+    layer("SeparableConv1D", conv::separable_1d).or(&["SeparableConvolution1D"]),
+    layer("SeparableConv2D", conv::separable_2d).or(&["SeparableConvolution2D"]),
+    layer("SimpleRNN", recurrent::simple_rnn),
+    passing("Softmax", activations::softmax),
+    passing("SpatialDropout1D", core::dropout),
+    passing("SpatialDropout2D", core::dropout),
+    passing("SpatialDropout3D", core::dropout),
+    layer("StochasticDepth", core::stochastic_depth),
+    passing("Subtract", merge::subtract),
+    passing("ThresholdedReLU", activations::thresholded_relu),
+    layer("TimeDistributed", recurrent::time_distributed),
+    passing("UnitNormalization", norm::unit),
+    layer("UpSampling1D", image::up_sampling_1d),
+    layer("UpSampling2D", image::up_sampling_2d),
+    layer("UpSampling3D", image::up_sampling_3d),
+    layer("ZeroPadding1D", shape::pad_1d),
+    layer("ZeroPadding2D", shape::pad_2d),
+    layer("ZeroPadding3D", shape::pad_3d),
+    op("Absolute", ops::absolute),
+    op("Add", ops::add),
+    op("Cast", ops::cast),
+    op("Concatenate", ops::concatenate),
+    op("Divide", ops::divide),
+    op("Exp", ops::exp),
+    op("ExpandDims", ops::expand_dims),
+    op("Gelu", ops::gelu),
+    op("GetItem", ops::get_item),
+    op("Log", ops::log),
+    op("Matmul", ops::matmul),
+    op("Max", ops::max),
+    op("Maximum", ops::maximum),
+    op("Mean", ops::mean),
+    op("Min", ops::min),
+    op("Minimum", ops::minimum),
+    op("Multiply", ops::multiply),
+    op("Negative", ops::negative),
+    op("Power", ops::power),
+    op("Relu", ops::relu),
+    op("Reshape", ops::reshape),
+    op("Rsqrt", ops::rsqrt),
+    op("Sigmoid", ops::sigmoid),
+    op("Softmax", ops::softmax),
+    op("Sqrt", ops::sqrt),
+    op("Square", ops::square),
+    op("Squeeze", ops::squeeze),
+    op("Stack", ops::stack),
+    op("Subtract", ops::subtract),
+    op("Sum", ops::sum),
+    op("Tanh", ops::tanh),
+    op("Transpose", ops::transpose),
+    op("TrueDivide", ops::divide),
+];
+
+/// The row of a layer's class.
+fn lookup(layer: &Layer) -> Option<&'static Entry> {
+    let bare = layer.module.as_deref().is_some_and(|m| m.starts_with("keras.src.ops") || m.starts_with("keras.ops"));
+    let module = if bare { Module::Ops } else { Module::Layers };
+    let named = |e: &&Entry| e.class == layer.class || e.aliases.contains(&layer.class.as_str());
+    CLASSES.iter().filter(|e| e.module == module).find(named)
+}
+
+/// The class closest to an unknown one.
+fn nearest_class(class: &str) -> Option<&'static str> {
+    nearest(class, CLASSES.iter().filter(|e| e.module == Module::Layers).map(|e| e.class))
+}
