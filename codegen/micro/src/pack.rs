@@ -15,7 +15,7 @@ pub(crate) struct Part {
 ///
 /// # Safety
 /// As for [`Lines::gather`](crate::view::Lines::gather); `target` holds `ks * width` elements and `spare` holds
-/// `ks * os` if lines run along k.
+/// `ks * os` if lines run along k. `transpose` suits the processor.
 pub(crate) unsafe fn panel<T: Copy + Default>(
     source: &Source,
     base: *const T,
@@ -23,11 +23,31 @@ pub(crate) unsafe fn panel<T: Copy + Default>(
     width: usize,
     target: *mut T,
     spare: *mut T,
+    transpose: Transpose<T>,
 ) {
     let Part { k0, ks, o0, os } = part;
     let lines = &source.lines;
-    match source.along {
-        Along::Outer => {
+    let even = lines.fixed.uniform().filter(|_| lines.is_plain() && lines.run.step == 1);
+    match (source.along, even) {
+        (Along::Outer, Some(step)) => {
+            let first = base.wrapping_offset(o0 as isize + k0 as isize * step);
+            // SAFETY: row k of the source is `os` elements at `k * step`; the target has room for `width`.
+            unsafe {
+                match (os == width, width) {
+                    (true, 32) => blocks::<T, 32>(first, step, ks, target),
+                    (true, 16) => blocks::<T, 16>(first, step, ks, target),
+                    (true, 8) => blocks::<T, 8>(first, step, ks, target),
+                    _ => {
+                        for k in 0..ks {
+                            let row = target.add(k * width);
+                            copy_short(first.wrapping_offset(k as isize * step), row, os);
+                            row.add(os).write_bytes(0, width - os);
+                        }
+                    }
+                }
+            }
+        }
+        (Along::Outer, None) => {
             let start = lines.locate(o0);
             let mut fixed = lines.fixed.seek(k0);
             for k in 0..ks {
@@ -35,19 +55,64 @@ pub(crate) unsafe fn panel<T: Copy + Default>(
                 unsafe {
                     let row = target.add(k * width);
                     lines.gather(base, &fixed, &start, os, row);
-                    for o in os..width {
-                        *row.add(o) = T::default();
-                    }
+                    row.add(os).write_bytes(0, width - os);
                 }
                 lines.fixed.advance(&mut fixed);
             }
         }
-        Along::K => {
+        (Along::K, Some(step)) => {
+            let first = base.wrapping_offset(o0 as isize * step + k0 as isize);
+            // SAFETY: line o of the source is `ks` elements at `o * step`.
+            unsafe { transpose(first, step, ks, os, width, target) };
+        }
+        (Along::K, None) => {
             // SAFETY: `spare` holds the lines one after another.
             unsafe {
                 rows(source, base, part, ks, spare);
-                transpose(spare, ks, os, width, target);
+                transpose(spare, ks as isize, ks, os, width, target);
             }
+        }
+    }
+}
+
+/// Copies `count` elements, few as a rule: two pieces of fixed length that may overlap spare a call.
+///
+/// # Safety
+/// Both sides hold `count` elements and are apart.
+#[inline]
+pub(crate) unsafe fn copy_short<T: Copy>(source: *const T, target: *mut T, count: usize) {
+    // SAFETY: each piece begins and ends inside `0..count`.
+    unsafe {
+        match count {
+            4..8 => both_ends::<T, 4>(source, target, count),
+            8..16 => both_ends::<T, 8>(source, target, count),
+            16..=32 => both_ends::<T, 16>(source, target, count),
+            _ => target.copy_from_nonoverlapping(source, count),
+        }
+    }
+}
+
+#[inline]
+unsafe fn both_ends<T: Copy, const N: usize>(source: *const T, target: *mut T, count: usize) {
+    let last = count - N;
+    // SAFETY: `N <= count <= 2 * N`; the reads come first.
+    unsafe {
+        let (head, tail) = (source.cast::<[T; N]>().read(), source.add(last).cast::<[T; N]>().read());
+        target.cast::<[T; N]>().write(head);
+        target.add(last).cast::<[T; N]>().write(tail);
+    }
+}
+
+/// Copies `count` rows of `N` elements that are `step` apart.
+///
+/// # Safety
+/// The rows exist and the target holds them.
+unsafe fn blocks<T: Copy, const N: usize>(first: *const T, step: isize, count: usize, target: *mut T) {
+    for k in 0..count {
+        // SAFETY: the caller's promise; neither side is aligned beyond its elements.
+        unsafe {
+            let row = first.wrapping_offset(k as isize * step).cast::<[T; N]>();
+            target.add(k * N).cast::<[T; N]>().write(row.read());
         }
     }
 }
@@ -74,20 +139,32 @@ pub(crate) unsafe fn rows<T: Copy + Default>(
     }
 }
 
-/// `target[k * width + o] = lines[o * ks + k]`, zero from `os` to `width`.
+/// `(lines, step, ks, os, width, target)`: `target[k * width + o] = lines[o * step + k]`, zero from `os` to `width`.
 ///
 /// # Safety
-/// `lines` holds `os * ks` elements and `target` `ks * width`.
-unsafe fn transpose<T: Copy + Default>(lines: *const T, ks: usize, os: usize, width: usize, target: *mut T) {
+/// `lines` holds `os` lines of `ks` elements, `target` holds `ks * width`, and the processor supports the function.
+pub(crate) type Transpose<T> = unsafe fn(*const T, isize, usize, usize, usize, *mut T);
+
+/// [`Transpose`] in plain Rust.
+///
+/// # Safety
+/// See [`Transpose`].
+pub(crate) unsafe fn transpose<T: Copy + Default>(
+    lines: *const T,
+    step: isize,
+    ks: usize,
+    os: usize,
+    width: usize,
+    target: *mut T,
+) {
     const BLOCK: usize = 16;
     for from in (0..ks).step_by(BLOCK) {
         let to = (from + BLOCK).min(ks);
         for o in 0..width {
+            let line = lines.wrapping_offset(o as isize * step);
             for k in from..to {
                 // SAFETY: `k < ks` and `o < width`; lines are read only for `o < os`.
-                unsafe {
-                    *target.add(k * width + o) = if o < os { *lines.add(o * ks + k) } else { T::default() };
-                }
+                unsafe { *target.add(k * width + o) = if o < os { *line.add(k) } else { T::default() } };
             }
         }
     }

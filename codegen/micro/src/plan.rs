@@ -7,7 +7,8 @@ use crate::error::Error;
 use crate::image::Image;
 use crate::isa::Isa;
 use crate::kernel::{Float, Kernels, Order};
-use crate::run::{self, Strip};
+use crate::left::Strip;
+use crate::run;
 use crate::view::{Along, Canonical, canonical};
 
 /// Called on a rectangle of C once its chains are complete: `(ctx, b, m0, m1, n0, n1)`, ends exclusive, b, m and n
@@ -198,28 +199,32 @@ impl Plan {
             (Left::Image { order: Order::Rows }, Some(image)) => {
                 (image.width, size(image.height_step().unsigned_abs() / image.width))
             }
-            (Left::Image { .. }, _) => (tile, 0),
-            (Left::Direct { .. } | Left::Rows | Left::Columns, _) => (tile, size(self.k_block)),
+            (Left::Image { .. } | Left::Direct { .. } | Left::Rows | Left::Columns, _) => (tile, 0),
         };
         let row_limit = (LEFT_BYTES / row_bytes.max(1)).min(MOST_ROWS) / row_unit * row_unit;
         let row_limit = row_limit.max(row_unit);
         let column_limit = match self.right {
-            Right::Packed | Right::Direct { .. } => MOST_COLUMNS,
+            Right::Packed | Right::Direct { .. } | Right::Whole => MOST_COLUMNS,
             Right::Block => (RIGHT_BYTES / size(self.k_block).max(1)).clamp(self.panel, MOST_COLUMNS),
-            Right::Whole => (RIGHT_BYTES / size(self.k).max(1)).clamp(self.panel, MOST_COLUMNS),
         }
         .next_multiple_of(self.panel);
         let work = self.m.saturating_mul(self.n).saturating_mul(self.k.max(16));
         let wanted = (work.saturating_mul(self.batches) / TASK_WORK).clamp(1, MOST_TASKS).div_ceil(self.batches);
         let row_units = self.m.div_ceil(row_unit);
-        let by_rows = wanted.min(row_units);
+        // Tasks that pack for themselves need rows over which that pays.
+        let alone = match (self.right, self.left) {
+            (Right::Packed | Right::Direct { .. }, Left::Direct { .. } | Left::Rows | Left::Columns) => 1,
+            (Right::Packed | Right::Direct { .. }, Left::Image { order: Order::Rows }) => 1,
+            (Right::Whole | Right::Block, _) | (_, Left::Image { order: Order::Columns }) => 4 * tile / row_unit,
+        };
+        let by_rows = wanted.min(row_units.div_ceil(alone.max(1)));
         self.m_grain = (row_units.div_ceil(by_rows) * row_unit).min(row_limit).min(self.m);
         let panels = self.n.div_ceil(self.panel);
         let by_columns = wanted.div_ceil(self.m.div_ceil(self.m_grain)).min(panels);
         self.n_grain = (panels.div_ceil(by_columns) * self.panel).min(column_limit);
         self.m_block = (row_limit / self.m_grain).max(1) * self.m_grain;
         self.n_block = (column_limit / self.n_grain).max(1) * self.n_grain;
-        self.lay_out(bytes);
+        self.lay_out(tile, bytes);
     }
 
     fn choose_left(&mut self, tile: usize, bytes: usize) {
@@ -230,7 +235,7 @@ impl Plan {
             Along::Outer => (Order::Columns, Left::Columns),
         };
         if let Some(step) = lines.fixed.uniform().filter(|_| plain)
-            && (self.n <= 2 * self.panel || (order == Order::Rows && !aliases(step, bytes)))
+            && (order == Order::Columns || self.n <= 2 * self.panel || !aliases(step, bytes))
         {
             self.left = Left::Direct { order, step };
             return;
@@ -258,19 +263,19 @@ impl Plan {
         match step {
             Some(step) if self.m <= 2 * tile => Right::Direct { step },
             Some(step) if whole <= DIRECT_BYTES && !aliases(step, bytes) => Right::Direct { step },
-            Some(_) | None if self.panel.saturating_mul(self.k).saturating_mul(bytes) <= RIGHT_BYTES => Right::Whole,
+            Some(_) | None if whole <= WHOLE_BYTES && self.m > MOST_ROWS => Right::Whole,
             Some(_) | None => Right::Block,
         }
     }
 
-    fn lay_out(&mut self, bytes: usize) {
+    fn lay_out(&mut self, tile: usize, bytes: usize) {
         let round = |bytes: usize| bytes.next_multiple_of(ALIGNMENT);
         let rows = self.m_block.min(self.m);
         let columns = self.n_block.min(self.n.next_multiple_of(self.panel));
         let a = match self.left {
             Left::Direct { .. } => 0,
-            Left::Rows => rows * self.left_pitch(),
-            Left::Columns => rows * self.k_block,
+            Left::Rows => rows.min(tile) * self.left_pitch(),
+            Left::Columns => rows.min(tile) * self.k_block,
             Left::Image { order } => self.image.as_ref().map_or(0, |image| {
                 image.room(match order {
                     Order::Rows => rows / image.width,
@@ -390,13 +395,16 @@ impl Plan {
     }
 }
 
-/// Bytes of k per block: a panel of B (this times a panel's columns) and a tile's rows of A stay in the first cache.
-const K_BYTES: usize = 320 * 4;
-/// Bytes of A, and of freshly packed B, that are worked on together, for the second cache.
+/// Bytes of k per block: what a tile's rows of A take stays in the first cache, and a block of B in the second.
+const K_BYTES: usize = 1 << 10;
+/// Bytes of copied image rows, and of B packed for one block of k, for the second cache.
 const LEFT_BYTES: usize = 384 << 10;
 const RIGHT_BYTES: usize = 1 << 20;
+/// B up to this size is packed for all of K at once if several blocks of rows use it.
+const WHOLE_BYTES: usize = 4 << 20;
 /// B up to this size is read in place.
 const DIRECT_BYTES: usize = 32 << 10;
+/// Most rows and columns of C that are worked on together.
 const MOST_ROWS: usize = 448;
 const MOST_COLUMNS: usize = 1024;
 /// Multiply-adds worth a task of their own, and a bound on the number of tasks.

@@ -3,36 +3,37 @@
 use std::ops::Range;
 
 use crate::descriptor::Start;
-use crate::image::Image;
-use crate::kernel::{Float, Kernels, Order, Tile};
+use crate::kernel::{Float, Kernels, Tile};
+use crate::left::{LeftPart, Strip};
 use crate::pack::{self, Part};
-use crate::plan::{ALIGNMENT, Epilogue, Left, Plan, Right};
+use crate::plan::{ALIGNMENT, Epilogue, Plan, Right};
+use crate::view::Along;
 
 /// A rectangle of C.
 #[derive(Debug, Clone, Copy)]
-struct Block {
-    batch: usize,
-    m0: usize,
-    m1: usize,
-    n0: usize,
-    n1: usize,
+pub(crate) struct Block {
+    pub(crate) batch: usize,
+    pub(crate) m0: usize,
+    pub(crate) m1: usize,
+    pub(crate) n0: usize,
+    pub(crate) n1: usize,
 }
 
 /// The arrays and scratch of one call.
-struct Call<'p, T: 'static> {
-    plan: &'p Plan,
-    kernels: &'static Kernels<T>,
-    a: *const T,
-    b: *const T,
-    c: *mut T,
-    epilogue: Option<Epilogue>,
-    c_rows: *mut isize,
-    strips: *mut Strip,
-    left: *mut T,
-    right: *mut T,
-    spare: *mut T,
+pub(crate) struct Call<'p, T: 'static> {
+    pub(crate) plan: &'p Plan,
+    pub(crate) kernels: &'static Kernels<T>,
+    pub(crate) a: *const T,
+    pub(crate) b: *const T,
+    pub(crate) c: *mut T,
+    pub(crate) epilogue: Option<Epilogue>,
+    pub(crate) c_rows: *mut isize,
+    pub(crate) strips: *mut Strip,
+    pub(crate) left: *mut T,
+    pub(crate) right: *mut T,
+    pub(crate) spare: *mut T,
     /// Copy and columns whose B is packed in scratch for all of K.
-    kept: Option<(isize, usize, usize)>,
+    pub(crate) kept: Option<(isize, usize, usize)>,
 }
 
 /// # Safety
@@ -89,28 +90,8 @@ pub(crate) unsafe fn tasks<T: Float>(
     }
 }
 
-/// The rows of one tile: the first, their number, and where their A begins.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Strip {
-    row: usize,
-    count: usize,
-    a: isize,
-}
-
-/// Where the kernels find a block of A; `strips` of the call hold the tiles.
-struct LeftPart<T> {
-    base: *const T,
-    order: Order,
-    /// Distance between rows or columns; in copied panels, columns are as far apart as the tile has rows.
-    step: Option<isize>,
-    strips: usize,
-    segments: usize,
-    segment: usize,
-    segment_step: isize,
-}
-
 /// Where the kernels find a block of B.
-struct RightPart<T> {
+pub(crate) struct RightPart<T> {
     /// First panel.
     base: *const T,
     step: isize,
@@ -150,147 +131,15 @@ impl<T: Float> Call<'_, T> {
             unsafe {
                 let left = self.left_part(a, &block, k0, ks);
                 let right = self.right_part(b, &block, k0, ks);
-                self.macro_kernel(&block, &left, &right, c, k0, ks);
+                let load = k0 > 0 || plan.start == Start::Accumulate;
+                let last = k0 + ks == plan.k;
+                self.tiles(&Work { block, k0, ks, a, left, right, c, load, last });
             }
             k0 += ks;
             if k0 == plan.k {
                 return;
             }
         }
-    }
-
-    unsafe fn left_part(&self, a: *const T, block: &Block, k0: usize, ks: usize) -> LeftPart<T> {
-        let plan = self.plan;
-        let source = &plan.problem.a;
-        let part = Part { k0, ks, o0: block.m0, os: block.m1 - block.m0 };
-        let whole = |base: *const T, order, step| LeftPart {
-            base,
-            order,
-            step,
-            strips: 0,
-            segments: 1,
-            segment: ks,
-            segment_step: 0,
-        };
-        match plan.left {
-            Left::Direct { order, step } => {
-                let (row, column) = match order {
-                    Order::Rows => (step, 1),
-                    Order::Columns => (1, step),
-                };
-                let base = a.wrapping_offset(block.m0 as isize * row + k0 as isize * column);
-                // SAFETY: scratch holds a strip for every row.
-                let strips = unsafe { self.even_strips(part.os, row) };
-                LeftPart { strips, ..whole(base, order, Some(step)) }
-            }
-            Left::Rows => {
-                let pitch = plan.left_pitch();
-                // SAFETY: scratch holds the block's rows at this pitch, and a strip for every row.
-                let strips = unsafe {
-                    if ks > 0 {
-                        pack::rows(source, a, part, pitch, self.left);
-                    }
-                    self.even_strips(part.os, pitch as isize)
-                };
-                LeftPart { strips, ..whole(self.left, Order::Rows, Some(pitch as isize)) }
-            }
-            Left::Columns => {
-                // SAFETY: the panels of the strips lie one after another in scratch.
-                let strips = unsafe {
-                    if ks > 0 {
-                        for (row, rows) in strips(part.os, self.kernels.rows()) {
-                            let strip = Part { o0: block.m0 + row, os: rows, ..part };
-                            pack::panel(source, a, strip, rows, self.left.add(row * ks), self.spare);
-                        }
-                    }
-                    self.even_strips(part.os, ks as isize)
-                };
-                LeftPart { strips, ..whole(self.left, Order::Columns, None) }
-            }
-            Left::Image { order } => {
-                let image = plan.image.as_ref().expect("an image plan has an image");
-                let base = if image.in_place { a } else { self.left.cast_const() };
-                let part = LeftPart { segment: ks.min(plan.split.unit), ..whole(base, order, Some(image.pixel)) };
-                let segments = ks.div_ceil(plan.split.unit);
-                // SAFETY: scratch holds the copy of the block's rows, and a strip for every row.
-                unsafe {
-                    match order {
-                        Order::Rows => {
-                            let strips = self.image_rows(image, a, block, k0);
-                            LeftPart { strips, segments, segment_step: image.segment_step(), ..part }
-                        }
-                        Order::Columns => {
-                            let strips = self.image_columns(image, a, block, k0 / image.width, segments);
-                            LeftPart { strips, segments, segment_step: image.height_step(), ..part }
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// Tiles over rows that are `step` apart.
-    unsafe fn even_strips(&self, rows: usize, step: isize) -> usize {
-        let mut count = 0;
-        for (row, rows) in strips(rows, self.kernels.rows()) {
-            // SAFETY: scratch holds a strip for every row.
-            unsafe { *self.strips.add(count) = Strip { row, count: rows, a: row as isize * step } };
-            count += 1;
-        }
-        count
-    }
-
-    /// Tiles over whole image rows; the first block of k copies them.
-    unsafe fn image_rows(&self, image: &Image, a: *const T, block: &Block, k0: usize) -> usize {
-        let unit = self.plan.split.unit;
-        let inside = (k0 / unit) as isize * image.segment_step() + (k0 % unit) as isize;
-        let (mut copied, mut count, mut first) = (0, 0, 0);
-        for band in image.bands(block.m0 / image.width, block.m1 / image.width) {
-            let start = if image.in_place { image.offset(&band) } else { copied as isize };
-            if k0 == 0 && !image.in_place {
-                // SAFETY: scratch has room for the bands of a block.
-                unsafe { image.copy(a, &band, self.left.add(copied)) };
-            }
-            copied += image.band_len(&band);
-            for height in 0..band.h1 - band.h0 {
-                let start = start + height as isize * image.height_step() + inside;
-                for (column, rows) in strips(image.width, self.kernels.rows()) {
-                    let a = start + column as isize * image.pixel;
-                    // SAFETY: scratch holds a strip for every row.
-                    unsafe { *self.strips.add(count) = Strip { row: first + column, count: rows, a } };
-                    count += 1;
-                }
-                first += image.width;
-            }
-        }
-        count
-    }
-
-    /// Tiles over the contiguous runs of m, with k over the pixels of `heights` image rows from `first` on.
-    unsafe fn image_columns(&self, image: &Image, a: *const T, block: &Block, first: usize, heights: usize) -> usize {
-        let mut start = 0;
-        for band in image.bands(first, first + heights) {
-            if image.in_place {
-                start = image.offset(&band);
-            } else {
-                // SAFETY: a block of k lies in one band, for which scratch has room.
-                unsafe { image.copy(a, &band, self.left) };
-            }
-        }
-        let run = self.plan.problem.a.lines.run.len;
-        let (mut count, mut row) = (0, block.m0);
-        while row < block.m1 {
-            let length = (run - row % run).min(block.m1 - row);
-            for (inside, rows) in strips(length, self.kernels.rows()) {
-                let m = row + inside;
-                let a = start + (m / run) as isize * image.segment_step() + (m % run) as isize;
-                // SAFETY: scratch holds a strip for every row.
-                unsafe { *self.strips.add(count) = Strip { row: m - block.m0, count: rows, a } };
-                count += 1;
-            }
-            row += length;
-        }
-        count
     }
 
     unsafe fn right_part(&mut self, b: *const T, block: &Block, k0: usize, ks: usize) -> RightPart<T> {
@@ -340,88 +189,117 @@ impl<T: Float> Call<'_, T> {
         }
     }
 
-    unsafe fn macro_kernel(
-        &self,
-        block: &Block,
-        left: &LeftPart<T>,
-        right: &RightPart<T>,
-        c: *mut T,
-        k0: usize,
-        ks: usize,
-    ) {
-        let plan = self.plan;
+    /// All tiles of a rectangle for one block of k.
+    ///
+    /// A tile's rows of A stay in the first cache while panels of B stream by from the second, and rows of C are
+    /// written as a whole.
+    unsafe fn tiles(&self, work: &Work<T>) {
+        let block = &work.block;
         let columns = block.n1 - block.n0;
-        let whole = if right.tail.is_some() { columns / plan.panel * plan.panel } else { columns };
-        let lanes = self.kernels.lanes;
-        let last = k0 + ks == plan.k;
-        let (mut column, mut finished) = (0, 0);
-        while column < columns {
-            let in_tail = column >= whole;
-            let left_over = if in_tail { columns - column } else { whole - column };
-            let widest = if left.strips == 1 { left_over.div_ceil(lanes) } else { left_over.div_ceil(lanes).min(2) };
-            let b = match right.tail {
-                Some(tail) if in_tail => tail,
-                _ => right.base.wrapping_offset((column / plan.panel) as isize * right.panel),
-            };
-            let b_step = if in_tail { plan.panel as isize } else { right.step };
-            let mut width = 0;
-            for i in 0..left.strips {
-                // SAFETY: the left part has written its strips.
-                let Strip { row, count, a } = unsafe { *self.strips.add(i) };
-                let (vectors, kernel) = self.kernels.pick(count, widest, left.order);
-                width = (vectors * lanes).min(left_over);
-                let tile = Tile {
-                    a: left.base.wrapping_offset(a),
-                    a_step: left.step.unwrap_or(count as isize),
-                    b,
-                    b_step,
-                    b_panel: right.panel,
-                    segments: left.segments,
-                    segment: left.segment,
-                    a_segment: left.segment_step,
-                    c: c.wrapping_add(block.n0 + column),
-                    c_rows: self.c_rows.wrapping_add(row).cast_const(),
-                    columns: width,
-                    load: k0 > 0 || plan.start == Start::Accumulate,
-                };
-                // SAFETY: the plan's instruction set is supported, and the tile lies inside block and operands.
-                unsafe { kernel(&tile) };
+        let mut finished = 0;
+        for i in 0..work.left.strips {
+            // SAFETY: the left part has written its strips, and scratch holds the copy of one.
+            let strip = unsafe { *self.strips.add(i) };
+            unsafe { self.copy(work, strip) };
+            let mut column = 0;
+            while column < columns {
+                // SAFETY: the tile lies inside the rectangle.
+                column += unsafe { self.tile(work, strip, column) };
             }
-            column += width;
-            if last && (column == columns || column - finished >= EPILOGUE_COLUMNS) {
-                if let Some(Epilogue { function, context }) = self.epilogue {
-                    let (n0, n1) = (block.n0 + finished, block.n0 + column);
-                    // SAFETY: the chains of this rectangle are complete and nobody else touches it.
-                    unsafe { function(context, block.batch, block.m0, block.m1, n0, n1) };
-                }
-                finished = column;
+            let end = strip.row + strip.count;
+            if work.last && (i + 1 == work.left.strips || (end - finished) * columns >= EPILOGUE_ELEMENTS) {
+                let done = Block { m0: block.m0 + finished, m1: block.m0 + end, ..*block };
+                // SAFETY: the chains of these rows are complete.
+                unsafe { self.finish(&done) };
+                finished = end;
             }
         }
     }
+
+    unsafe fn finish(&self, done: &Block) {
+        if let Some(Epilogue { function, context }) = self.epilogue {
+            // SAFETY: the chains of this rectangle are complete and nobody else touches it.
+            unsafe { function(context, done.batch, done.m0, done.m1, done.n0, done.n1) };
+        }
+    }
+
+    /// One kernel call; returns its columns.
+    unsafe fn tile(&self, work: &Work<T>, strip: Strip, column: usize) -> usize {
+        let Work { block, left, right, .. } = work;
+        let panel = self.plan.panel;
+        let lanes = self.kernels.lanes;
+        let columns = block.n1 - block.n0;
+        let whole = if right.tail.is_some() { columns / panel * panel } else { columns };
+        let (left_over, b, b_step) = match right.tail {
+            Some(tail) if column >= whole => (columns - column, tail, panel as isize),
+            _ => {
+                let b = right.base.wrapping_offset((column / panel) as isize * right.panel);
+                (whole - column, b, right.step)
+            }
+        };
+        let Strip { row, count, a } = strip;
+        let (vectors, kernel) = self.kernels.pick(count, left_over.div_ceil(lanes), left.order);
+        let columns = (vectors * lanes).min(left_over);
+        let tile = Tile {
+            a: left.base.wrapping_offset(a),
+            a_step: left.step.unwrap_or(count as isize),
+            b,
+            b_step,
+            b_panel: right.panel,
+            segments: left.segments,
+            segment: left.segment,
+            a_segment: left.segment_step,
+            c: work.c.wrapping_add(block.n0 + column),
+            c_rows: self.c_rows.wrapping_add(row).cast_const(),
+            columns,
+            load: work.load,
+        };
+        // SAFETY: the plan's instruction set is supported, and the tile lies inside block and operands.
+        unsafe { kernel(&tile) };
+        columns
+    }
 }
 
-/// Columns after which the epilogue is called on a block, while they are still in cache.
-const EPILOGUE_COLUMNS: usize = 256;
-
-/// Divides `rows` into near-equal tiles of at most `most`: `(first, count)`.
-fn strips(rows: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
-    let count = rows.div_ceil(most);
-    let (each, longer) = (rows / count.max(1), rows % count.max(1));
-    (0..count).map(move |i| (i * each + i.min(longer), each + usize::from(i < longer)))
+/// A rectangle of C and a block of k, with the operands ready for the kernels.
+pub(crate) struct Work<T> {
+    pub(crate) block: Block,
+    pub(crate) k0: usize,
+    pub(crate) ks: usize,
+    pub(crate) a: *const T,
+    pub(crate) left: LeftPart<T>,
+    pub(crate) right: RightPart<T>,
+    pub(crate) c: *mut T,
+    pub(crate) load: bool,
+    pub(crate) last: bool,
 }
+
+/// Elements after which the epilogue is called on finished rows, while they are still in cache.
+const EPILOGUE_ELEMENTS: usize = 4096;
 
 /// Packs whole panels of B; panel p starts at `target + p * depth * width`.
 ///
 /// # Safety
 /// See [`pack::panel`].
 unsafe fn panels<T: Float>(plan: &Plan, b: *const T, part: Part, depth: usize, target: *mut T, spare: *mut T) {
+    let source = &plan.problem.b;
     let width = plan.panel;
-    for (p, o) in (0..part.os).step_by(width).enumerate() {
-        let one = Part { o0: part.o0 + o, os: width.min(part.os - o), ..part };
-        // SAFETY: the caller gives room for every panel.
-        unsafe { pack::panel(&plan.problem.b, b, one, width, target.add(p * depth * width), spare) };
+    let transpose = T::kernels(plan.isa).transpose;
+    // Rows that are contiguous in memory are read from end to end, a few side by side.
+    let chunk = match source.along {
+        Along::Outer => ROWS_PACKED_TOGETHER,
+        Along::K => part.ks,
+    };
+    for k in (0..part.ks).step_by(chunk) {
+        for (p, o) in (0..part.os).step_by(width).enumerate() {
+            let (o0, os) = (part.o0 + o, width.min(part.os - o));
+            let one = Part { k0: part.k0 + k, ks: chunk.min(part.ks - k), o0, os };
+            // SAFETY: the caller gives room for every panel.
+            unsafe { pack::panel(source, b, one, width, target.add((p * depth + k) * width), spare, transpose) };
+        }
     }
 }
+
+const ROWS_PACKED_TOGETHER: usize = 8;
 
 /// # Safety
 /// See [`Plan::pack`].

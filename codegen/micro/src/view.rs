@@ -234,7 +234,7 @@ unsafe fn zero<T: Copy + Default>(target: *mut T, count: usize) {
 unsafe fn copy<T: Copy>(source: *const T, step: isize, target: *mut T, count: usize) {
     if step == 1 {
         // SAFETY: both sides hold `count` elements; the target is scratch, which no operand overlaps.
-        unsafe { target.copy_from_nonoverlapping(source, count) };
+        unsafe { crate::pack::copy_short(source, target, count) };
         return;
     }
     for i in 0..count {

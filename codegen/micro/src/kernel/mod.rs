@@ -9,6 +9,7 @@ mod x86;
 mod portable;
 
 use crate::isa::Isa;
+use crate::pack::Transpose;
 
 /// Arguments of one micro-kernel call. Strides are in elements.
 #[derive(Debug)]
@@ -63,6 +64,8 @@ pub(crate) struct Width<T: 'static> {
 pub(crate) struct Kernels<T: 'static> {
     /// Elements per vector.
     pub(crate) lanes: usize,
+    /// Transposes lines into a panel.
+    pub(crate) transpose: Transpose<T>,
     /// Widths in ascending order: one vector, one panel of two, then several panels for few rows.
     pub(crate) widths: &'static [Width<T>],
 }

@@ -1,5 +1,7 @@
 //! Kernels in plain Rust. `mul_add` is exact on every target, and fast where the target has fused multiply-add.
 
+use crate::pack::transpose;
+
 use super::{Kernels, Tile, Width, width};
 
 const LANES: usize = 8;
@@ -51,6 +53,6 @@ portable_kernel!(kernel_f32, f32);
 portable_kernel!(kernel_f64, f64);
 
 pub(super) static F32: Kernels<f32> =
-    Kernels { lanes: LANES, widths: &[width!(kernel_f32, 1, [1 2 3 4]), width!(kernel_f32, 2, [1 2 3 4])] };
+    Kernels { lanes: LANES, transpose, widths: &[width!(kernel_f32, 1, [1 2 3 4]), width!(kernel_f32, 2, [1 2 3 4])] };
 pub(super) static F64: Kernels<f64> =
-    Kernels { lanes: LANES, widths: &[width!(kernel_f64, 1, [1 2 3 4]), width!(kernel_f64, 2, [1 2 3 4])] };
+    Kernels { lanes: LANES, transpose, widths: &[width!(kernel_f64, 1, [1 2 3 4]), width!(kernel_f64, 2, [1 2 3 4])] };

@@ -183,8 +183,104 @@ vector_kernel!(
     _mm256_maskstore_pd
 );
 
+/// Whole blocks by shuffles, what is left over element by element.
+macro_rules! vector_transpose {
+    ($name:ident, $t:ty, $side:literal, $square:ident) => {
+        /// # Safety
+        /// See [`Transpose`](crate::pack::Transpose).
+        #[target_feature(enable = "avx2")]
+        unsafe fn $name(lines: *const $t, step: isize, ks: usize, os: usize, width: usize, target: *mut $t) {
+            let (whole_k, whole_o) = (ks / $side * $side, os / $side * $side);
+            // SAFETY: blocks and remainders lie inside what the caller vouches for.
+            unsafe {
+                for o in (0..whole_o).step_by($side) {
+                    let line = lines.wrapping_offset(o as isize * step);
+                    for k in (0..whole_k).step_by($side) {
+                        $square(line.wrapping_add(k), step, target.add(k * width + o), width);
+                    }
+                }
+                for k in whole_k..ks {
+                    for o in 0..whole_o {
+                        *target.add(k * width + o) = *lines.wrapping_offset(o as isize * step).add(k);
+                    }
+                }
+                if whole_o < width {
+                    let rest = lines.wrapping_offset(whole_o as isize * step);
+                    narrow(rest, step, ks, os - whole_o, width, width - whole_o, target.add(whole_o));
+                }
+            }
+        }
+    };
+}
+
+vector_transpose!(transpose_f32, f32, 8, square_f32);
+vector_transpose!(transpose_f64, f64, 4, square_f64);
+
+/// The columns of a panel that do not fill a block.
+unsafe fn narrow<T: Copy + Default>(
+    lines: *const T,
+    step: isize,
+    ks: usize,
+    os: usize,
+    pitch: usize,
+    width: usize,
+    target: *mut T,
+) {
+    for k in 0..ks {
+        for o in 0..width {
+            let line = lines.wrapping_offset(o as isize * step);
+            // SAFETY: only the `os` lines that exist are read.
+            unsafe { *target.add(k * pitch + o) = if o < os { *line.add(k) } else { T::default() } };
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn square_f32(lines: *const f32, step: isize, target: *mut f32, pitch: usize) {
+    // Lines o and o + 4 share a register, so that 128-bit loads do the cross-lane half of the work.
+    let pair = |o: isize, half: usize| {
+        let (low, high) = (lines.wrapping_offset(o * step), lines.wrapping_offset((o + 4) * step));
+        // SAFETY: four elements of an existing line each.
+        unsafe { _mm256_set_m128(_mm_loadu_ps(high.add(4 * half)), _mm_loadu_ps(low.add(4 * half))) }
+    };
+    for half in 0..2 {
+        let (a, b, c, d) = (pair(0, half), pair(1, half), pair(2, half), pair(3, half));
+        let (ab, cd) = (_mm256_unpacklo_ps(a, b), _mm256_unpacklo_ps(c, d));
+        let (ef, gh) = (_mm256_unpackhi_ps(a, b), _mm256_unpackhi_ps(c, d));
+        let rows = [
+            _mm256_shuffle_ps::<0x44>(ab, cd),
+            _mm256_shuffle_ps::<0xEE>(ab, cd),
+            _mm256_shuffle_ps::<0x44>(ef, gh),
+            _mm256_shuffle_ps::<0xEE>(ef, gh),
+        ];
+        for (k, row) in rows.into_iter().enumerate() {
+            // SAFETY: the block's rows are inside the panel.
+            unsafe { _mm256_storeu_ps(target.add((4 * half + k) * pitch), row) };
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn square_f64(lines: *const f64, step: isize, target: *mut f64, pitch: usize) {
+    let pair = |o: isize, half: usize| {
+        let (low, high) = (lines.wrapping_offset(o * step), lines.wrapping_offset((o + 2) * step));
+        // SAFETY: two elements of an existing line each.
+        unsafe { _mm256_set_m128d(_mm_loadu_pd(high.add(2 * half)), _mm_loadu_pd(low.add(2 * half))) }
+    };
+    for half in 0..2 {
+        let (a, b) = (pair(0, half), pair(1, half));
+        for (k, row) in [_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b)].into_iter().enumerate() {
+            // SAFETY: the block's rows are inside the panel.
+            unsafe { _mm256_storeu_pd(target.add((2 * half + k) * pitch), row) };
+        }
+    }
+}
+
 pub(super) static AVX512_F32: Kernels<f32> = Kernels {
     lanes: 16,
+    transpose: transpose_f32,
     widths: &[
         width!(avx512_f32, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14]),
         width!(avx512_f32, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14]),
@@ -194,6 +290,7 @@ pub(super) static AVX512_F32: Kernels<f32> = Kernels {
 };
 pub(super) static AVX512_F64: Kernels<f64> = Kernels {
     lanes: 8,
+    transpose: transpose_f64,
     widths: &[
         width!(avx512_f64, 1, [1 2 3 4 5 6 7 8 9 10 11 12 13 14]),
         width!(avx512_f64, 2, [1 2 3 4 5 6 7 8 9 10 11 12 13 14]),
@@ -203,6 +300,7 @@ pub(super) static AVX512_F64: Kernels<f64> = Kernels {
 };
 pub(super) static AVX2_F32: Kernels<f32> = Kernels {
     lanes: 8,
+    transpose: transpose_f32,
     widths: &[
         width!(avx2_f32, 1, [1 2 3 4 5 6]),
         width!(avx2_f32, 2, [1 2 3 4 5 6]),
@@ -212,6 +310,7 @@ pub(super) static AVX2_F32: Kernels<f32> = Kernels {
 };
 pub(super) static AVX2_F64: Kernels<f64> = Kernels {
     lanes: 4,
+    transpose: transpose_f64,
     widths: &[
         width!(avx2_f64, 1, [1 2 3 4 5 6]),
         width!(avx2_f64, 2, [1 2 3 4 5 6]),
