@@ -269,10 +269,13 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// The best other choice for a node in a split, and what the whole plan would cost with it. Planning again with the
-    /// node pinned to it gives the same cost. Choices that the strategy allows come first. `None` where there is no
-    /// other, and for `one` and `pipeline`.
+    /// The best other choice for a node, and what the whole plan would cost with it: in a split another way of sharing
+    /// it, in a pipeline the other segment. Planning again with the node pinned to it gives the same cost. Choices that
+    /// the strategy allows come first. `None` where there is no other, and for `one`.
     pub fn runner_up(&self, plan: &Plan, node: NodeId) -> Option<RunnerUp> {
+        if plan.strategy == Strategy::Pipeline {
+            return self.other_segment(plan, node);
+        }
         let mut best: Option<RunnerUp> = None;
         for (space, costs) in &self.spaces {
             let allowed = self.allowed(space, plan.strategy).ok()?;
@@ -301,7 +304,7 @@ impl<'a> Planner<'a> {
     fn candidate(&self, strategy: Strategy) -> Result<Possible, NotOffered> {
         match strategy {
             Strategy::One => Ok(self.one()),
-            Strategy::Pipeline => self.pipeline(),
+            Strategy::Pipeline => self.pipeline(&self.options.pins),
             Strategy::Data | Strategy::Tensor | Strategy::Mixed => self.split(strategy),
         }
     }
@@ -322,17 +325,28 @@ impl<'a> Planner<'a> {
         Possible { strategy: Strategy::One, assignment, usage, micro_batches: 1, devices: 1 }
     }
 
-    fn pipeline(&self) -> Result<Possible, NotOffered> {
+    fn pipeline(&self, pins: &[(NodeId, NodeStrategy)]) -> Result<Possible, NotOffered> {
         let space = &self.spaces[0].0;
         let rows = self.graph.inputs().find_map(|p| match p.kind {
             ParamKind::Input { rows: Rows::Batched } => self.graph.shape(p.value).first().copied(),
             ParamKind::Input { rows: Rows::Whole } | ParamKind::Weight { .. } | ParamKind::State { .. } => None,
         });
-        let best = pipeline::best(space, rows)
+        let best = pipeline::best(space, rows, pins)
             .ok_or_else(|| NotOffered("there are fewer than two operations to divide".to_owned()))?;
         let usage = usage::usage(space, &best.assignment, 2);
         let micro_batches = best.cut.micro_batches;
         Ok(Possible { strategy: Strategy::Pipeline, assignment: best.assignment, usage, micro_batches, devices: 2 })
+    }
+
+    /// The best pipeline with a node on the other device.
+    fn other_segment(&self, plan: &Plan, node: NodeId) -> Option<RunnerUp> {
+        let NodeStrategy::On(device) = plan.nodes[node] else { return None };
+        let strategy = NodeStrategy::On(1 - device);
+        let mut pins = self.options.pins.clone();
+        pins.push((node, strategy.clone()));
+        let found = self.pipeline(&pins).ok().filter(|p| p.assignment.nodes[node] == strategy)?;
+        let results = vec![Layout::On(1 - device); self.graph.nodes[node].results.len()];
+        Some(RunnerUp { strategy, results, seconds: found.assignment.seconds, permission: Permission::Allowed })
     }
 
     fn allowed(&self, space: &Space<'_>, strategy: Strategy) -> Result<Allowed, NotOffered> {

@@ -22,15 +22,23 @@ pub(super) struct Pipeline {
     pub(super) assignment: Assignment,
 }
 
-/// The best pipeline for a batch of `rows`; `None` if there is nothing to cut.
-pub(super) fn best(space: &Space<'_>, rows: Option<usize>) -> Option<Pipeline> {
+/// The best pipeline for a batch of `rows` in which pinned nodes are on their devices; `None` if there is nothing to cut
+/// or a pin asks for something else.
+pub(super) fn best(space: &Space<'_>, rows: Option<usize>, pins: &[(NodeId, NodeStrategy)]) -> Option<Pipeline> {
     let graph = space.graph;
     let ops: Vec<NodeId> = graph.nodes.keys().filter(|&id| placeable(space, id)).collect();
     let mut position: SecondaryMap<NodeId, Option<usize>> = SecondaryMap::new();
     for (at, &id) in ops.iter().enumerate() {
         position[id] = Some(at);
     }
-    let problem = problem(space, rows, &ops, &position);
+    let mut problem = problem(space, rows, &ops, &position);
+    for (node, strategy) in pins {
+        match (position[*node], strategy) {
+            (Some(at), NodeStrategy::On(device)) => problem.pins.push((at, *device)),
+            (None, _) => {}
+            (Some(_), NodeStrategy::Whole | NodeStrategy::Cut { .. } | NodeStrategy::Linear(_)) => return None,
+        }
+    }
     let cut = problem.solve()?;
     let on = |segment: Segment| match segment {
         Segment::First => cut.devices[0],
@@ -125,6 +133,7 @@ fn problem(
         micro_batches: micro_batches(rows),
         crossing: Crossing::Forward,
         min_share: MIN_SHARE,
+        pins: Vec::new(),
     }
 }
 

@@ -108,7 +108,7 @@ fn unlike_devices_get_unlike_parts() {
 #[test]
 fn pinning_to_the_runner_up_costs_what_was_said() {
     let machine = hardware("2xa100-nvlink");
-    for strategy in [Strategy::Data, Strategy::Tensor, Strategy::Mixed] {
+    for strategy in [Strategy::Data, Strategy::Tensor, Strategy::Mixed, Strategy::Pipeline] {
         for graph in models(4) {
             let planner = Planner::new(&graph, &machine, named(strategy));
             let plan = planner.plan().unwrap();

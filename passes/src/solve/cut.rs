@@ -31,6 +31,8 @@ pub struct CutProblem {
     pub crossing: Crossing,
     /// The share of `share` that each segment should have at least.
     pub min_share: f64,
+    /// Operations that a certain device must run.
+    pub pins: Vec<(usize, usize)>,
 }
 
 /// One operation.
@@ -284,15 +286,20 @@ impl Sums {
     }
 }
 
-/// Cuts that fit and are balanced come first, then the faster, then the one with less to send.
+/// Cuts that obey pins, fit and are balanced come first, then the faster, then the one with less to send.
 fn compare(a: &Cut, b: &Cut, problem: &CutProblem) -> Ordering {
+    let disobeyed = |cut: &Cut| {
+        let device = |op: usize| cut.devices[usize::from(cut.segments[op] == Segment::Second)];
+        problem.pins.iter().filter(|&&(op, wanted)| device(op) != wanted).count()
+    };
     let lacking = |cut: &Cut| cut.shares.iter().map(|&s| (problem.min_share - s).max(0.0)).fold(0.0, f64::max);
     let excess = |cut: &Cut| {
         let over = |s: usize| (cut.memory[s] - problem.memory[cut.devices[s]]).max(0.0);
         over(0).max(over(1))
     };
-    excess(a)
-        .total_cmp(&excess(b))
+    disobeyed(a)
+        .cmp(&disobeyed(b))
+        .then(excess(a).total_cmp(&excess(b)))
         .then(lacking(a).total_cmp(&lacking(b)))
         .then(a.time.total_cmp(&b.time))
         .then(a.crossing_bytes.total_cmp(&b.crossing_bytes))

@@ -40,6 +40,7 @@ fn random(n: usize, seed: u64, chain: bool) -> CutProblem {
         micro_batches: vec![1, 2, 4, 8],
         crossing: Crossing::Forward,
         min_share: 0.0,
+        pins: Vec::new(),
     }
 }
 
@@ -99,6 +100,22 @@ fn a_cut_that_fits_wins_over_a_faster_one() {
     let cut = problem.solve().unwrap();
     for segment in 0..2 {
         assert!(cut.memory[segment] <= problem.memory[cut.devices[segment]]);
+    }
+}
+
+#[test]
+fn pins_are_obeyed_at_the_least_cost() {
+    for seed in 0..20 {
+        let mut problem = random(11, seed, true);
+        let free = problem.solve().unwrap();
+        for op in 0..11 {
+            for device in 0..2 {
+                problem.pins = vec![(op, device)];
+                let pinned = problem.solve().unwrap();
+                assert_eq!(pinned.devices[usize::from(pinned.segments[op] == Segment::Second)], device);
+                assert!(pinned.time >= free.time);
+            }
+        }
     }
 }
 
