@@ -1,5 +1,6 @@
 //! Code generation of Intwain.
 //!
-//! [`clif`] turns CPU kernels into machine code.
+//! [`schedule`] turns what a kernel computes into how, [`clif`] turns CPU kernels into machine code.
 
 pub mod clif;
+pub mod schedule;

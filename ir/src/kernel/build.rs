@@ -98,6 +98,11 @@ impl Builder {
         self.kernel.regs[r]
     }
 
+    /// The element type of a place.
+    pub fn place_type(&self, place: Place) -> DType {
+        self.kernel.place(place).map_or(DType::F32, |p| p.0)
+    }
+
     /// The value of a register that holds a constant.
     pub fn constant_of(&self, r: Reg) -> Option<Scalar> {
         self.constants.get(&r).copied()
@@ -225,7 +230,7 @@ impl Builder {
 
     /// Neighbouring elements.
     pub fn load(&mut self, from: Place, index: Reg, offset: i64, lanes: u8) -> Reg {
-        let dtype = self.kernel.place(from).map_or(DType::F32, |p| p.0);
+        let dtype = self.place_type(from);
         self.inst(RegType { dtype, lanes }, Inst::Load { from, index, offset })
     }
 

@@ -21,7 +21,7 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
-pub use build::Builder;
+pub use build::{Builder, Loop, Suspended};
 pub use interp::{Fault, Memory, run};
 pub use verify::{Defect, verify};
 

@@ -224,11 +224,12 @@ impl Verifier<'_> {
 
     fn access(&mut self, place: Place, index: Reg, offset: i64, ty: RegType, stores: Stores) {
         self.expect(index, RegType::INDEX, "the address");
-        let Some((dtype, elements)) = self.kernel.place(place) else {
+        let Some((dtype, _)) = self.kernel.place(place) else {
             return self.problem(format!("{place} does not exist"));
         };
         self.require(dtype == ty.dtype, || format!("{place} holds {dtype}, not {ty}"));
-        self.require(offset.unsigned_abs() <= elements as u64, || format!("{place} offset {offset}"));
+        let constant = offset.checked_mul(dtype.size() as i64).is_some_and(|o| o.unsigned_abs() < 1 << 56);
+        self.require(constant, || format!("{place} offset {offset}"));
         if let Place::Param(i) = place {
             let access = self.kernel.params[i as usize].access;
             let fits = match stores {

@@ -1,0 +1,223 @@
+//! Kernels of schedules against the interpreter of computes, bit for bit.
+
+use super::nest::Nest;
+use super::rows::{self, Style};
+use crate::clif::Jit;
+use intwain_ir::compute::Compute;
+use intwain_ir::kernel::{self, Id};
+use intwain_ir::ops::{self, Body, Op};
+use intwain_ir::scalar::{Binary, Reduce, Unary};
+use intwain_ir::{DType, Scalar, Tensor, Type, interp};
+
+/// Small numbers of varied sign and size, the same in every run.
+pub(super) fn tensor(ty: &Type, seed: u64) -> Tensor {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def1;
+    let elements: Vec<Scalar> = (0..ty.shape.elements())
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let r = state >> 33;
+            let x = (r % 4001) as f64 / 500.0 - 4.0;
+            Scalar::from_f64(ty.dtype, if ty.dtype.is_float() { x } else { (x * 2.0).round() })
+        })
+        .collect();
+    let mut t = Tensor::zeros(ty.clone());
+    elements.into_iter().enumerate().for_each(|(i, x)| t.set(i, x));
+    t
+}
+
+fn same(want: &Tensor, got: &Tensor, what: &str) {
+    for i in 0..want.elements() {
+        let (w, g) = (want.get(i), got.get(i));
+        let equal = w == g || (w.to_f64().is_nan() && g.to_f64().is_nan());
+        assert!(equal, "{what}: element {i} of {}: {w} expected, {g} found", want.ty);
+    }
+}
+
+/// Schedules a compute both ways and compares both kernels, interpreted and compiled, with the compute's meaning.
+pub(super) fn check(compute: &Compute, operands: &[Type], results: &[Type], what: &str) {
+    let args: Vec<Tensor> = operands.iter().enumerate().map(|(i, t)| tensor(t, i as u64 + 1)).collect();
+    check_with(compute, &args, results, what);
+}
+
+pub(super) fn check_with(compute: &Compute, args: &[Tensor], results: &[Type], what: &str) {
+    let (operand_types, result_types): (Vec<&Type>, Vec<&Type>) =
+        (args.iter().map(|t| &t.ty).collect(), results.iter().collect());
+    let want = interp::evaluate(compute, &args.iter().collect::<Vec<_>>(), &result_types);
+    for style in [Style::Naive, Style::Fast] {
+        let what = format!("{what} {style:?}");
+        let nest = Nest::new(compute, &operand_types);
+        let k = rows::schedule("k", nest, &operand_types, &result_types, style);
+        kernel::verify(&k.kernel).unwrap_or_else(|d| panic!("{what}: {d:?}\n{}", k.kernel));
+        let mut memory: Vec<Vec<u8>> =
+            args.iter().map(|t| t.data.clone()).chain(results.iter().map(|t| vec![0xAA; t.bytes()])).collect();
+        let mut compiled = memory.clone();
+        let ids = |id: Id| if id == Id::TaskEnd { k.tasks as i64 } else { 0 };
+        if want.iter().map(|t| t.elements()).sum::<usize>() < 3000 {
+            kernel::run(&k.kernel, &mut memory, &ids).unwrap_or_else(|f| panic!("{what}: {f}\n{}", k.kernel));
+            for (w, m) in want.iter().zip(&memory[args.len()..]) {
+                let got = Tensor::from_bytes(w.ty.clone(), m.clone()).expect("sizes agree");
+                same(w, &got, &format!("{what}, interpreted\n{compute}{}", k.kernel));
+            }
+        }
+        let code = Jit::new().expect("supported").compile(&[&k.kernel], 1).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let params: Vec<*mut u8> = compiled.iter_mut().map(|m| m.as_mut_ptr()).collect();
+        let mut scratch = vec![0u8; k.kernel.buffer_offsets().1 + 64];
+        let pad = scratch.as_ptr().align_offset(64);
+        // In two calls, as two threads would.
+        for (a, b) in [(0, k.tasks / 3), (k.tasks / 3, k.tasks)] {
+            // SAFETY: the parameters have the sizes that the kernel states; nothing is shared.
+            unsafe { code.run(0, &params, a as i64, b as i64, scratch[pad..].as_mut_ptr()) };
+        }
+        for (w, m) in want.iter().zip(&compiled[args.len()..]) {
+            let got = Tensor::from_bytes(w.ty.clone(), m.clone()).expect("sizes agree");
+            same(w, &got, &format!("{what}, compiled"));
+        }
+    }
+}
+
+fn check_op(op: impl Into<Op>, args: &[Type]) {
+    let op = op.into();
+    let types: Vec<&Type> = args.iter().collect();
+    let results: Vec<Type> = op.infer(&types).unwrap_or_else(|e| panic!("{op:?}: {e}")).into_iter().collect();
+    let Body::Compute(c) = op.body(&types, &results.iter().collect::<Vec<_>>()) else { panic!("{op:?} is no compute") };
+    check(&c, args, &results, &format!("{op:?} of {args:?}"));
+}
+
+fn f32s(shape: &[usize]) -> Type {
+    Type::new(DType::F32, shape)
+}
+
+#[test]
+fn pointwise() {
+    for shape in [&[][..], &[1], &[3], &[8], &[5, 7], &[2, 3, 4, 6], &[0], &[3, 0, 2], &[1, 37], &[131, 130]] {
+        for d in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            check_op(ops::Unary { function: Unary::Tanh }, &[Type::new(d, shape)]);
+        }
+        for d in DType::ALL {
+            check_op(ops::Binary { function: Binary::Max }, &[Type::new(d, shape), Type::new(d, shape)]);
+            check_op(ops::Cast { to: DType::F32 }, &[Type::new(d, shape)]);
+            check_op(ops::Cast { to: d }, &[f32s(shape)]);
+        }
+    }
+}
+
+#[test]
+fn reductions() {
+    let shapes: [(&[usize], &[usize]); 13] = [
+        (&[5, 7], &[1]),
+        (&[5, 7], &[0]),
+        (&[5, 40], &[1]),
+        (&[6, 64], &[1]),
+        (&[40, 50], &[0]),
+        (&[3, 4, 5], &[1, 2]),
+        (&[3, 5, 8], &[1, 2]),
+        (&[3, 5, 8], &[0, 2]),
+        (&[2, 5, 6, 9], &[1, 2]),
+        (&[2, 5, 6, 9], &[0, 3]),
+        (&[11, 1], &[1]),
+        (&[4, 0], &[1]),
+        (&[0, 4], &[1]),
+    ];
+    for (shape, dims) in shapes {
+        for d in [DType::F32, DType::F16, DType::F64, DType::I32, DType::Bool] {
+            for function in [Reduce::Sum, Reduce::Max, Reduce::Min, Reduce::Prod] {
+                check_op(ops::Reduce { function, dims: dims.to_vec() }, &[Type::new(d, shape)]);
+            }
+        }
+    }
+    for (shape, dim) in [(&[5usize, 9][..], 1), (&[9, 5], 0), (&[7, 1], 1), (&[3, 4, 6], 1)] {
+        for d in [DType::F32, DType::F64, DType::I32, DType::U8] {
+            check_op(ops::ArgMax { dim }, &[Type::new(d, shape)]);
+        }
+    }
+}
+
+#[test]
+fn rows_with_statistics() {
+    for shape in [&[3usize, 5][..], &[4, 64], &[2, 3, 33], &[7, 1], &[1, 8], &[6, 1000]] {
+        let dim = shape.len() - 1;
+        for d in [DType::F32, DType::BF16, DType::F64] {
+            check_op(ops::Softmax { dim }, &[Type::new(d, shape)]);
+            check_op(ops::LogSoftmax { dim }, &[Type::new(d, shape)]);
+            check_op(ops::Softmax { dim: 0 }, &[Type::new(d, shape)]);
+            check_op(ops::Standardize { dims: vec![dim], epsilon: 1e-3 }, &[Type::new(d, shape)]);
+        }
+    }
+    check_op(ops::Standardize { dims: vec![1, 2, 3], epsilon: 1e-3 }, &[f32s(&[2, 3, 4, 5])]);
+    check_op(ops::Standardize { dims: vec![0, 1, 2], epsilon: 1e-3 }, &[f32s(&[2, 3, 4, 40])]);
+    check_op(ops::Standardize { dims: vec![1, 2, 4], epsilon: 1e-3 }, &[f32s(&[2, 3, 4, 2, 5])]);
+}
+
+#[test]
+fn windows() {
+    for (shape, size, stride, pad) in [
+        ([2usize, 9, 8, 5], [3usize, 3], [2usize, 2], (1, 1)),
+        ([1, 7, 7, 64], [2, 2], [2, 2], (0, 0)),
+        ([2, 6, 5, 16], [3, 3], [1, 1], (1, 1)),
+        ([1, 6, 6, 3], [5, 5], [1, 1], (2, 2)),
+    ] {
+        for function in [Reduce::Max, Reduce::Sum] {
+            let op = ops::Pool {
+                function,
+                size: size.to_vec(),
+                stride: stride.to_vec(),
+                pads: vec![pad; 2],
+                dilation: vec![1, 1],
+                input_dilation: vec![1, 1],
+            };
+            check_op(op, &[f32s(&shape)]);
+        }
+        let channels = shape[3];
+        let depthwise = ops::Conv {
+            stride: stride.to_vec(),
+            pads: vec![pad; 2],
+            input_dilation: vec![1, 1],
+            kernel_dilation: vec![1, 1],
+            groups: channels,
+            batch_groups: 1,
+        };
+        check_op(depthwise, &[f32s(&shape), f32s(&[size[0], size[1], 1, channels])]);
+    }
+}
+
+#[test]
+fn contractions_and_convolutions() {
+    let matmul = ops::Contract { batch: vec![], contract: vec![(1, 0)] };
+    for (m, k, n) in [(1, 1, 1), (3, 5, 7), (17, 16, 33), (2, 0, 4), (5, 64, 1)] {
+        for d in [DType::F32, DType::F64, DType::F16, DType::I32] {
+            check_op(matmul.clone(), &[Type::new(d, [m, k]), Type::new(d, [k, n])]);
+        }
+    }
+    let batched = ops::Contract { batch: vec![(0, 0), (2, 1)], contract: vec![(3, 3)] };
+    check_op(batched, &[f32s(&[2, 5, 3, 4]), f32s(&[2, 3, 6, 4])]);
+    for (groups, batch_groups, dilation) in [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)] {
+        let conv = ops::Conv {
+            stride: vec![2, 1],
+            pads: vec![(1, 0), (2, 1)],
+            input_dilation: vec![dilation, 1],
+            kernel_dilation: vec![1, 2],
+            groups,
+            batch_groups,
+        };
+        check_op(conv, &[f32s(&[2, 7, 6, 4]), f32s(&[3, 2, 4 / groups, 6])]);
+    }
+}
+
+#[test]
+fn movement() {
+    check_op(ops::Transpose { perm: vec![1, 0] }, &[f32s(&[9, 13])]);
+    check_op(ops::Transpose { perm: vec![0, 2, 1, 3] }, &[f32s(&[2, 3, 5, 8])]);
+    check_op(ops::Transpose { perm: vec![2, 0, 1] }, &[Type::new(DType::I8, [4, 5, 6])]);
+    check_op(ops::Concat { dim: 1 }, &[f32s(&[3, 5]), f32s(&[3, 16]), f32s(&[3, 1]), f32s(&[3, 9])]);
+    check_op(ops::Concat { dim: 0 }, &[f32s(&[3, 5]), f32s(&[2, 5])]);
+    check_op(ops::Reverse { dims: vec![0, 1] }, &[f32s(&[4, 9])]);
+    for d in [DType::I32, DType::I64, DType::U8] {
+        let (table, at) = (f32s(&[6, 10]), Type::new(d, [2, 5]));
+        check_op(ops::Take { base: 0 }, &[table.clone(), at.clone()]);
+        check_op(ops::Take { base: 2 }, &[table, at.clone()]);
+        check_op(ops::Take { base: 0 }, &[f32s(&[9]), at]);
+    }
+    for dtype in DType::ALL.into_iter().filter(|d| *d != DType::Bool) {
+        check_op(ops::Iota { dim: 1, start: 3, dtype, shape: [3, 10].into() }, &[]);
+    }
+}
