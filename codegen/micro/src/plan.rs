@@ -349,6 +349,12 @@ impl Plan {
         packed.dims.iter().filter(|d| d.stride != 0).map(|d| d.extent).product()
     }
 
+    /// Size of an element in bytes.
+    #[must_use]
+    pub fn element_bytes(&self) -> usize {
+        self.element.bytes()
+    }
+
     /// Writes the packed form of B.
     ///
     /// # Safety

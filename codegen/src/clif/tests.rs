@@ -216,7 +216,7 @@ impl Random<'_> {
     fn float(&mut self, live: &[Reg], lanes: u8) -> Reg {
         let ty = RegType { dtype: DType::F32, lanes };
         match self.pick_of(live, ty) {
-            Some(r) if self.rng.next_u64() % 8 != 0 => r,
+            Some(r) if !self.rng.next_u64().is_multiple_of(8) => r,
             _ => {
                 let c = element(DType::F32, self.rng);
                 self.b.inst(ty, Inst::Const(c))

@@ -43,6 +43,19 @@ impl Op {
         c.into_iter().flatten()
     }
 
+    fn renumber(&mut self, map: &[NodeId]) {
+        match self {
+            Op::Const(_) | Op::Position(_) | Op::InRange(_) | Op::Load { .. } => {}
+            Op::Take { row: x, .. }
+            | Op::Unary(_, x)
+            | Op::Cast(x)
+            | Op::Reduce { body: x, .. }
+            | Op::ArgMax { body: x, .. } => *x = map[*x],
+            Op::Binary(_, x, y) | Op::Compare(_, x, y) => (*x, *y) = (map[*x], map[*y]),
+            Op::Select(x, y, z) => (*x, *y, *z) = (map[*x], map[*y], map[*z]),
+        }
+    }
+
     fn indices_mut(&mut self) -> Vec<&mut Index> {
         match self {
             Op::Position(i) | Op::Take { at: i, .. } => vec![i],
@@ -257,7 +270,32 @@ impl Nest {
         })
     }
 
-    /// The nodes that the results need once `skip` is known.
+    /// Removes the nodes that the results don't need.
+    pub(super) fn prune(&mut self) {
+        let mut live = vec![false; self.nodes.len()];
+        self.results.iter().for_each(|&r| live[r] = true);
+        for i in (0..self.nodes.len()).rev() {
+            if live[i] {
+                self.nodes[i].op.children().for_each(|c| live[c] = true);
+            }
+        }
+        let mut next = 0;
+        let map: Vec<NodeId> = live
+            .iter()
+            .map(|&l| {
+                let at = next;
+                next += usize::from(l);
+                at
+            })
+            .collect();
+        let mut keep = live.iter();
+        self.nodes.retain(|_| *keep.next().unwrap_or(&false));
+        self.nodes.iter_mut().for_each(|n| n.op.renumber(&map));
+        self.results.iter_mut().for_each(|r| *r = map[*r]);
+        self.refresh();
+    }
+
+    /// The nodes that depend on an axis.
     pub(super) fn depends_on(&self, axis: Axis) -> impl Iterator<Item = &Node> {
         self.nodes.iter().filter(move |n| n.free & (1 << axis.0) != 0)
     }

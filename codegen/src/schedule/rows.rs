@@ -37,6 +37,13 @@ pub(super) struct Plan {
     block: Option<usize>,
 }
 
+impl Plan {
+    /// A plan whose outer loops somebody else writes.
+    pub(super) fn of_rows(vector: Option<(Axis, usize)>) -> Plan {
+        Plan { tasks: Vec::new(), loops: Vec::new(), vector, block: None }
+    }
+}
+
 /// Vectors or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
@@ -295,7 +302,7 @@ impl Writer<'_, '_> {
     }
 
     /// Computes and stores the results at the current positions.
-    fn elements(&mut self, width: usize) {
+    pub(super) fn elements(&mut self, width: usize) {
         let nest = self.l.nest;
         let values: Vec<_> = nest.results.iter().map(|&r| self.l.wide(r, width)).collect();
         let (reg, offset) = self.l.address(&nest.store);

@@ -2,6 +2,7 @@
 
 use super::nest::Nest;
 use super::rows::{self, Style};
+use super::{Cpu, CpuCode, Operand, SCRATCH_ALIGN, Timing};
 use crate::clif::Jit;
 use intwain_ir::compute::Compute;
 use intwain_ir::kernel::{self, Id};
@@ -43,6 +44,7 @@ pub(super) fn check_with(compute: &Compute, args: &[Tensor], results: &[Type], w
     let (operand_types, result_types): (Vec<&Type>, Vec<&Type>) =
         (args.iter().map(|t| &t.ty).collect(), results.iter().collect());
     let want = interp::evaluate(compute, &args.iter().collect::<Vec<_>>(), &result_types);
+    check_target(compute, args, results, what);
     for style in [Style::Naive, Style::Fast] {
         let what = format!("{what} {style:?}");
         let nest = Nest::new(compute, &operand_types);
@@ -73,6 +75,68 @@ pub(super) fn check_with(compute: &Compute, args: &[Tensor], results: &[Type], w
             same(w, &got, &format!("{what}, compiled"));
         }
     }
+}
+
+/// Memory at the alignment that scratch and packed operands need.
+struct Aligned {
+    bytes: Vec<u8>,
+    at: usize,
+    len: usize,
+}
+
+impl Aligned {
+    fn new(len: usize) -> Aligned {
+        let bytes = vec![0xAA; len + SCRATCH_ALIGN];
+        let at = bytes.as_ptr().align_offset(SCRATCH_ALIGN);
+        Aligned { bytes, at, len }
+    }
+
+    fn slice(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.at..self.at + self.len]
+    }
+}
+
+/// The kernel that the CPU target chooses, for operands known with every call and for operands known at load time;
+/// gives its name.
+fn check_target(compute: &Compute, args: &[Tensor], results: &[Type], what: &str) -> &'static str {
+    let (types, result_types): (Vec<&Type>, Vec<&Type>) =
+        (args.iter().map(|t| &t.ty).collect(), results.iter().collect());
+    let want = interp::evaluate(compute, &args.iter().collect::<Vec<_>>(), &result_types);
+    let (cpu, jit) = (Cpu::host(), Jit::new().expect("supported"));
+    let mut name = "";
+    for timing in [Timing::Call, Timing::Load] {
+        let operands: Vec<Operand<'_>> = types.iter().map(|ty| Operand { ty, timing }).collect();
+        let kernel = cpu.schedule("k", compute, &operands, &result_types);
+        name = kernel.schedule_name();
+        let code = CpuCode::compile(&jit, &cpu, &[&kernel], 1).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let mut memory: Vec<Aligned> = args
+            .iter()
+            .map(|t| {
+                let mut a = Aligned::new(t.data.len());
+                a.slice().copy_from_slice(&t.data);
+                a
+            })
+            .chain(results.iter().map(|t| Aligned::new(t.bytes())))
+            .collect();
+        if let Some(p) = code.packed(0) {
+            let mut packed = Aligned::new(p.bytes);
+            // SAFETY: the packed form has the size asked for.
+            unsafe { code.pack(0, memory[p.operand].slice().as_ptr(), packed.slice().as_mut_ptr()) };
+            memory[p.operand] = packed;
+        }
+        let params: Vec<*mut u8> = memory.iter_mut().map(|m| m.slice().as_mut_ptr()).collect();
+        let mut scratch = Aligned::new(code.scratch_bytes(0));
+        let tasks = code.tasks(0);
+        for range in [0..tasks / 3, tasks / 3..tasks] {
+            // SAFETY: the parameters have the types that the kernel was scheduled for.
+            unsafe { code.run(0, &params, range, scratch.slice()) };
+        }
+        for (w, m) in want.iter().zip(&mut memory[args.len()..]) {
+            let got = Tensor::from_bytes(w.ty.clone(), m.slice().to_vec()).expect("sizes agree");
+            same(w, &got, &format!("{what}, {name} {timing:?}\n{compute}"));
+        }
+    }
+    name
 }
 
 fn check_op(op: impl Into<Op>, args: &[Type]) {
@@ -219,5 +283,85 @@ fn movement() {
     }
     for dtype in DType::ALL.into_iter().filter(|d| *d != DType::Bool) {
         check_op(ops::Iota { dim: 1, start: 3, dtype, shape: [3, 10].into() }, &[]);
+    }
+}
+
+/// The compute of an op, and its result types.
+fn compute_of(op: impl Into<Op>, args: &[Type]) -> (Compute, Vec<Type>) {
+    let op = op.into();
+    let types: Vec<&Type> = args.iter().collect();
+    let results: Vec<Type> = op.infer(&types).unwrap_or_else(|e| panic!("{op:?}: {e}")).into_iter().collect();
+    let Body::Compute(c) = op.body(&types, &results.iter().collect::<Vec<_>>()) else { panic!("{op:?} is no compute") };
+    (c, results)
+}
+
+/// relu(product + bias + residual), as fusion makes it: operands are those of the product, bias, residual.
+fn with_epilogue(product: &Compute, n_args: usize, ty: &Type) -> (Compute, Vec<Type>) {
+    let mut c = Compute::new(&ty.shape);
+    let position = c.position();
+    let bias_ty = Type::new(ty.dtype, [*ty.shape.last().expect("there are columns")]);
+    let sum = c.load(0, ty, position.clone());
+    let bias = c.load(1, &bias_ty, vec![position[position.len() - 1].clone()]);
+    let residual = c.load(2, ty, position);
+    let y = c.binary(Binary::Add, sum, bias);
+    let y = c.binary(Binary::Add, y, residual);
+    let zero = c.number(ty.dtype, 0.0);
+    let y = c.binary(Binary::Max, y, zero);
+    let c = c.with_results([y]);
+    // Operand 0 is replaced; the others keep their numbers, so the product's come after them.
+    let fused = c.inline(0, product, 0, &|o| 3 + o);
+    let fused = fused.renumber(&|o| if o >= 3 { o - 3 } else { n_args + o - 1 });
+    (fused, vec![bias_ty, ty.clone()])
+}
+
+#[test]
+fn epilogues() {
+    let matmul = ops::Contract { batch: vec![], contract: vec![(1, 0)] };
+    let conv = |stride: usize, pad: i64, groups: usize| ops::Conv {
+        stride: vec![stride; 2],
+        pads: vec![(pad, pad); 2],
+        input_dilation: vec![1, 1],
+        kernel_dilation: vec![1, 1],
+        groups,
+        batch_groups: 1,
+    };
+    let batched = ops::Contract { batch: vec![(0, 0), (2, 2)], contract: vec![(3, 3)] };
+    let cases: Vec<(Op, Vec<Type>)> = vec![
+        (matmul.clone().into(), vec![f32s(&[5, 7]), f32s(&[7, 9])]),
+        (matmul.clone().into(), vec![f32s(&[1, 64]), f32s(&[64, 100])]),
+        (matmul.into(), vec![Type::new(DType::F64, [6, 5]), Type::new(DType::F64, [5, 4])]),
+        (batched.into(), vec![f32s(&[2, 5, 3, 4]), f32s(&[2, 6, 3, 4])]),
+        (conv(1, 1, 1).into(), vec![f32s(&[2, 6, 5, 4]), f32s(&[3, 3, 4, 6])]),
+        (conv(2, 0, 1).into(), vec![f32s(&[2, 6, 5, 4]), f32s(&[1, 1, 4, 8])]),
+        (conv(2, 3, 1).into(), vec![f32s(&[1, 11, 12, 3]), f32s(&[7, 7, 3, 16])]),
+        (conv(1, 1, 2).into(), vec![f32s(&[2, 4, 4, 6]), f32s(&[3, 3, 3, 8])]),
+    ];
+    for (op, args) in cases {
+        let (product, results) = compute_of(op.clone(), &args);
+        let (fused, more) = with_epilogue(&product, args.len(), &results[0]);
+        let tensors: Vec<Tensor> = args.iter().chain(&more).enumerate().map(|(i, t)| tensor(t, i as u64 + 1)).collect();
+        let what = format!("{op:?} of {args:?} with an epilogue");
+        assert_eq!(check_target(&product, &tensors[..args.len()], &results, &what), "contraction", "{what}");
+        assert_eq!(check_target(&fused, &tensors, &results, &what), "contraction", "{what} fused");
+    }
+}
+
+#[test]
+fn products_are_recognised() {
+    for (stride, dilation, input_dilation, groups, batch_groups) in
+        [(1, 1, 1, 1, 1), (2, 1, 1, 1, 1), (1, 2, 1, 2, 1), (1, 1, 2, 1, 1), (2, 1, 3, 1, 1), (1, 1, 1, 1, 2)]
+    {
+        let conv = ops::Conv {
+            stride: vec![stride, 1],
+            pads: vec![(2, 1), (1, 2)],
+            input_dilation: vec![input_dilation, 1],
+            kernel_dilation: vec![dilation, 1],
+            groups,
+            batch_groups,
+        };
+        let args = [f32s(&[2, 7, 6, 4]), f32s(&[3, 2, 4 / groups, 6])];
+        let (c, results) = compute_of(conv.clone(), &args);
+        let tensors: Vec<Tensor> = args.iter().enumerate().map(|(i, t)| tensor(t, i as u64 + 1)).collect();
+        assert_eq!(check_target(&c, &tensors, &results, &format!("{conv:?}")), "contraction", "{conv:?}");
     }
 }
