@@ -204,6 +204,9 @@ impl Graph {
             let tys: Vec<&Type> = args.iter().map(|a| &self.values[*a].ty).collect();
             op.infer(&tys).map_err(|e| e.of(op.name()))?
         };
+        if let Some(problem) = types.iter().find_map(Type::refused) {
+            return Err(TypeError::new(problem).of(op.name()));
+        }
         let id = self.nodes.next_key();
         let results: SmallVec<[Value; 1]> = types
             .into_iter()

@@ -33,5 +33,5 @@ pub use shard::{Layout, ShardingRule};
 pub use stage::Stage;
 pub use target::Target;
 pub use tensor::Tensor;
-pub use ty::{DType, Shape, Type};
+pub use ty::{DType, MAX_EXTENT, MAX_RANK, Shape, Type};
 pub use verify::{Problem, verify};

@@ -199,7 +199,27 @@ pub struct Type {
     pub shape: Shape,
 }
 
+/// Greatest number of dimensions of a tensor.
+pub const MAX_RANK: usize = 16;
+
+/// Greatest extent of a dimension: positions fit an i32.
+pub const MAX_EXTENT: usize = i32::MAX as usize;
+
 impl Type {
+    /// Why no tensor may have this type, if none may.
+    pub fn refused(&self) -> Option<String> {
+        if self.rank() > MAX_RANK {
+            return Some(format!("{} dimensions are more than {MAX_RANK}", self.rank()));
+        }
+        if self.shape.iter().any(|&d| d > MAX_EXTENT) {
+            return Some(format!("an extent of {self} is greater than {MAX_EXTENT}"));
+        }
+        if self.bytes() > isize::MAX as usize {
+            return Some(format!("{self} has too many elements"));
+        }
+        None
+    }
+
     /// A tensor type.
     pub fn new(dtype: DType, shape: impl Into<Shape>) -> Type {
         Type { dtype, shape: shape.into() }

@@ -1,8 +1,7 @@
 //! Checks a graph against the rules of its stage and reports every problem.
 
 use crate::ops::Op;
-use crate::{Def, Graph, NodeId, ParamKind, Stage, Value};
-use cranelift_entity::EntityRef;
+use crate::{Def, Graph, Layout, NodeId, ParamKind, Stage, Value};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -33,22 +32,24 @@ impl fmt::Display for Problem {
 /// Checks the rules of the graph's stage:
 ///
 /// 1. definitions precede uses, and every value is defined once, where its record says;
-/// 2. types are what the operations infer;
+/// 2. types are within the limits of [`Type::refused`](crate::Type::refused) and what the operations infer;
 /// 3. names of parameters are unique, and so are those of outputs;
 /// 4. up to Imported no value has a layout; from Sharded to Explicit every value has one that fits it; Local graphs
 ///    have none;
 /// 5. Reshard occurs at Explicit only, the other communication in Local graphs only, each channel once;
-/// 6. at Explicit every other node's layouts satisfy its rule, and no output is partial.
+/// 6. at Explicit every other node's layouts satisfy its rule, and no output is partial;
+/// 7. the graphs that operations repeat are at Imported, have inputs only, and satisfy the rules themselves.
+///
+/// What cannot be judged because of another problem, such as the type of an undefined value, is passed over.
 pub fn verify(graph: &Graph) -> Result<(), Vec<Problem>> {
-    let mut v = Verifier { graph, problems: Vec::new() };
+    let mut v = Verifier { graph, problems: Vec::new(), sound: Vec::new(), broken: BTreeSet::new() };
     v.definitions();
     v.names();
-    if v.problems.is_empty() {
-        v.types();
-        v.layouts();
-        v.communication();
-    }
-    if v.problems.is_empty() && graph.stage == Stage::Explicit {
+    v.bodies();
+    v.types();
+    v.layouts();
+    v.communication();
+    if graph.stage == Stage::Explicit {
         v.rules();
     }
     if v.problems.is_empty() { Ok(()) } else { Err(v.problems) }
@@ -57,11 +58,16 @@ pub fn verify(graph: &Graph) -> Result<(), Vec<Problem>> {
 struct Verifier<'g> {
     graph: &'g Graph,
     problems: Vec<Problem>,
+    /// Nodes whose values exist and whose types are right.
+    sound: Vec<NodeId>,
+    /// Nodes whose own graph has problems.
+    broken: BTreeSet<NodeId>,
 }
 
 impl Verifier<'_> {
     fn report(&mut self, node: Option<NodeId>, message: String) {
-        let origin = node.map_or(String::new(), |n| self.graph.nodes[n].origin.to_string());
+        let data = node.and_then(|n| self.graph.nodes.get(n));
+        let origin = data.map_or(String::new(), |n| n.origin.to_string());
         self.problems.push(Problem { node, origin, message });
     }
 
@@ -118,12 +124,24 @@ impl Verifier<'_> {
     }
 
     fn types(&mut self) {
-        for (id, node) in &self.graph.nodes {
-            match node.op.infer(&self.graph.arg_types(id)) {
+        let g = self.graph;
+        for (v, data) in &g.values {
+            if let Some(problem) = data.ty.refused() {
+                self.report(g.def_node(v), format!("{v}: {problem}"));
+            }
+        }
+        for (id, node) in &g.nodes {
+            let known = |v: &Value| g.values.get(*v).is_some_and(|d| d.ty.refused().is_none());
+            if self.broken.contains(&id) || !node.args.iter().chain(&node.results).all(known) {
+                continue;
+            }
+            match node.op.infer(&g.arg_types(id)) {
                 Ok(types) => {
-                    let have = self.graph.result_types(id);
+                    let have = g.result_types(id);
                     if types.len() != have.len() || types.iter().zip(&have).any(|(a, b)| a != *b) {
                         self.report(Some(id), format!("results are {have:?}, inferred {types:?}"));
+                    } else {
+                        self.sound.push(id);
                     }
                 }
                 Err(e) => self.report(Some(id), e.of(node.op.name()).to_string()),
@@ -175,22 +193,40 @@ impl Verifier<'_> {
     fn rules(&mut self) {
         let g = self.graph;
         let of = |values: &[Value]| values.iter().map(|v| g.layout(*v)).collect::<Vec<_>>();
-        for (id, node) in &g.nodes {
+        for id in std::mem::take(&mut self.sound) {
+            let node = &g.nodes[id];
             if node.op.is_communication() {
                 continue;
             }
             let (args, results) = (of(&node.args), of(&node.results));
             if !g.rule(id).allows(&args, &results) {
-                let list = |l: &[crate::Layout]| l.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+                let list = |l: &[Layout]| l.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
                 let (from, to) = (list(&args), list(&results));
                 self.report(Some(id), format!("{} cannot take {from} to {to}", node.op.name()));
             }
         }
         for o in &g.outputs {
-            if matches!(g.layout(o.value), crate::Layout::Partial(_)) {
+            if let Some(Layout::Partial(_)) = g.values.get(o.value).and_then(|d| d.layout.as_ref()) {
                 self.report(g.def_node(o.value), format!("output `{}` is a partial value", o.name));
             }
         }
-        debug_assert!(g.values.iter().all(|(v, _)| v.index() < g.values.len()));
+    }
+
+    fn bodies(&mut self) {
+        let g = self.graph;
+        for (id, node) in &g.nodes {
+            let Some(body) = node.op.body_graph() else { continue };
+            let name = node.op.name();
+            if body.stage != Stage::Imported {
+                self.report(Some(id), format!("the body of {name} is at stage {}", body.stage));
+            }
+            if !body.params.iter().all(|p| matches!(p.kind, ParamKind::Input { .. })) {
+                self.report(Some(id), format!("the body of {name} has parameters that are not inputs"));
+            }
+            for p in verify(body).err().unwrap_or_default() {
+                self.broken.insert(id);
+                self.report(Some(id), format!("in the body of {name}: {p}"));
+            }
+        }
     }
 }

@@ -52,6 +52,11 @@ impl Index {
         Index::atom(Atom::Axis(axis))
     }
 
+    /// One term.
+    pub(crate) fn term(term: Term) -> Index {
+        Index { terms: SmallVec::from_iter([term]), offset: 0 }
+    }
+
     fn atom(atom: Atom) -> Index {
         Index { terms: SmallVec::from_iter([Term { atom, coeff: 1 }]), offset: 0 }
     }

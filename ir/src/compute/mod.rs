@@ -20,6 +20,7 @@ mod inline;
 mod linear;
 
 pub use index::{Atom, Axis, Guard, Index, Term};
+pub use inline::OperandMap;
 
 use crate::scalar::{Binary, Compare, Reduce, Scalar, Unary};
 use crate::{DType, Shape, Type};

@@ -1,7 +1,9 @@
 //! Evaluation of a [`Compute`], one result element after another.
 //!
-//! A node's value is kept until one of its free axes moves, so row statistics are computed once a row.
+//! A node's value is kept until one of its free axes moves, so row statistics are computed once a row. Reductions over
+//! loads, and over products of loads, run in [`chain`](super::chain), which gives the same bits faster.
 
+use super::chain::Chain;
 use crate::compute::{Axis, Compute, Expr, ExprId, Index, LANES, Order};
 use crate::scalar::{self, Binary, Reduce};
 use crate::{DType, Scalar, Tensor, Type};
@@ -10,19 +12,23 @@ use crate::{DType, Scalar, Tensor, Type};
 pub fn evaluate(compute: &Compute, operands: &[&Tensor], results: &[&Type]) -> Vec<Tensor> {
     let mut out: Vec<Tensor> = results.iter().map(|t| Tensor::zeros((*t).clone())).collect();
     let mut e = Evaluator::new(compute, operands);
-    let shape = compute.shape().to_vec();
-    let elements: usize = shape.iter().product();
+    let elements: usize = compute.shape().iter().product();
     for flat in 0..elements {
-        let mut rest = flat;
-        for (d, &extent) in shape.iter().enumerate().rev() {
-            e.set(Axis(d as u8), (rest % extent) as i64);
-            rest /= extent;
+        if flat > 0 {
+            e.advance();
         }
         for (t, r) in out.iter_mut().zip(compute.results()) {
             t.set(flat, e.value(*r));
         }
     }
     out
+}
+
+/// What is known of how to evaluate a reduction.
+enum Fast {
+    Untried,
+    No,
+    Yes(Box<Chain>),
 }
 
 struct Evaluator<'a> {
@@ -35,10 +41,12 @@ struct Evaluator<'a> {
     clock: u64,
     /// When each node was evaluated, and its value.
     known: Vec<Option<(u64, Scalar)>>,
+    fast: Vec<Fast>,
 }
 
 impl<'a> Evaluator<'a> {
     fn new(compute: &'a Compute, operands: &'a [&'a Tensor]) -> Evaluator<'a> {
+        let nodes = compute.exprs().count();
         Evaluator {
             compute,
             operands,
@@ -46,7 +54,19 @@ impl<'a> Evaluator<'a> {
             at: vec![0; compute.extents().len()],
             moved: vec![0; compute.extents().len()],
             clock: 1,
-            known: vec![None; compute.exprs().count()],
+            known: vec![None; nodes],
+            fast: (0..nodes).map(|_| Fast::Untried).collect(),
+        }
+    }
+
+    /// Moves to the next result element.
+    fn advance(&mut self) {
+        for d in (0..self.compute.rank()).rev() {
+            let next = self.at[d] + 1;
+            if next < self.compute.extents()[d] as i64 {
+                return self.set(Axis(d as u8), next);
+            }
+            self.set(Axis(d as u8), 0);
         }
     }
 
@@ -90,7 +110,7 @@ impl<'a> Evaluator<'a> {
                 self.operands[*operand].get(flat as usize)
             }
             Expr::Take { operand, index, dim, at, base } => {
-                let row = self.value(*at).to_i64() - base;
+                let row = self.value(*at).to_i64().wrapping_sub(*base);
                 let table = self.operands[*operand];
                 if row < 0 || row >= table.ty.shape[*dim] as i64 {
                     return Scalar::zero(table.ty.dtype);
@@ -115,7 +135,7 @@ impl<'a> Evaluator<'a> {
                 }
             }
             Expr::Cast(dtype, x) => scalar::cast(*dtype, self.value(*x)),
-            Expr::Reduce { op, axes, order, body } => self.reduce(*op, axes, *order, *body),
+            Expr::Reduce { op, axes, order, body } => self.reduce(id, *op, axes, *order, *body),
             Expr::ArgMax { axes, body } => self.arg_max(axes, *body),
         }
     }
@@ -143,7 +163,15 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    fn reduce(&mut self, op: Reduce, axes: &[Axis], order: Order, body: ExprId) -> Scalar {
+    fn reduce(&mut self, id: ExprId, op: Reduce, axes: &[Axis], order: Order, body: ExprId) -> Scalar {
+        let slot = id.0 as usize;
+        if let Fast::Untried = self.fast[slot] {
+            let chain = Chain::new(self.compute, self.operands, op, axes, order, body);
+            self.fast[slot] = chain.map_or(Fast::No, |c| Fast::Yes(Box::new(c)));
+        }
+        if let Fast::Yes(chain) = &mut self.fast[slot] {
+            return chain.run(&self.at);
+        }
         let identity = op.identity(self.compute.dtype(body));
         let f = op.combine();
         match order {

@@ -1,5 +1,6 @@
 //! The reference interpreter: what every back end is compared with.
 
+mod chain;
 mod compute;
 mod devices;
 

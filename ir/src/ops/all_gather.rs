@@ -22,8 +22,9 @@ impl OpDef for AllGather {
     fn infer(&self, args: &[&Type]) -> Result<Types, TypeError> {
         let [x] = exactly(args)?;
         let fits = self.dim < x.rank() && self.sizes.get(self.device) == Some(&x.shape[self.dim]);
-        ensure(fits, || format!("part {x} of {:?} in dimension {}", self.sizes, self.dim))?;
-        Ok(smallvec![x.with_shape(x.shape.with(self.dim, self.sizes.iter().sum()))])
+        let whole = total(&self.sizes).filter(|_| fits);
+        let whole = whole.ok_or_else(|| TypeError::new(format!("part {x} of {:?} in dimension {}", self.sizes, self.dim)))?;
+        Ok(smallvec![x.with_shape(x.shape.with(self.dim, whole))])
     }
 
     fn body(&self, _: &[&Type], _: &[&Type]) -> Body {

@@ -29,9 +29,11 @@ impl OpDef for AllToAll {
             && self.to < x.rank()
             && self.from_sizes.get(self.device) == Some(&x.shape[self.from])
             && self.to_sizes.len() == self.from_sizes.len()
-            && self.to_sizes.iter().sum::<usize>() == x.shape[self.to];
-        ensure(fits, || format!("part {x} of {:?} to {:?}", self.from_sizes, self.to_sizes))?;
-        let shape = x.shape.with(self.from, self.from_sizes.iter().sum());
+            && self.from != self.to
+            && total(&self.to_sizes) == Some(x.shape[self.to]);
+        let whole = total(&self.from_sizes).filter(|_| fits);
+        let problem = || TypeError::new(format!("part {x} of {:?} to {:?}", self.from_sizes, self.to_sizes));
+        let shape = x.shape.with(self.from, whole.ok_or_else(problem)?);
         Ok(smallvec![x.with_shape(shape.with(self.to, self.to_sizes[self.device]))])
     }
 

@@ -53,19 +53,19 @@ impl OpDef for Conv {
         ensure(ranks && counts && x.dtype == w.dtype && x.dtype.is_float(), || {
             format!("operands {x} and {w} with {n} spatial dimensions")
         })?;
-        let positive = self.stride.iter().chain(&self.input_dilation).chain(&self.kernel_dilation).all(|&s| s > 0);
-        ensure(positive, || "strides and dilations are at least 1".into())?;
+        steps(self.stride.iter().chain(&self.input_dilation).chain(&self.kernel_dilation), &self.pads)?;
         let (channels, outputs) = (w.shape[n], w.shape[n + 1]);
         ensure(self.groups > 0 && self.batch_groups > 0 && (self.groups == 1 || self.batch_groups == 1), || {
             "groups and batch_groups are at least 1 and not both above".into()
         })?;
         // A device that gets none of the groups has neither input nor output channels.
         let no_group = x.shape[n + 1] == 0 && outputs == 0;
-        ensure(x.shape[n + 1] == channels * self.groups || no_group, || {
+        ensure(channels.checked_mul(self.groups) == Some(x.shape[n + 1]) || no_group, || {
             format!("{} groups of {channels} channels for input {x}", self.groups)
         })?;
-        ensure(outputs.is_multiple_of(self.groups * self.batch_groups), || {
-            format!("{outputs} output channels in {} groups", self.groups * self.batch_groups)
+        // One of them is 1.
+        ensure(outputs.is_multiple_of(self.groups.max(self.batch_groups)), || {
+            format!("{outputs} output channels in {} groups", self.groups.max(self.batch_groups))
         })?;
         ensure(x.shape[0].is_multiple_of(self.batch_groups), || {
             format!("{} rows in {} batch groups", x.shape[0], self.batch_groups)
@@ -88,9 +88,9 @@ impl OpDef for Conv {
         };
         let mut ix = vec![group(self.batch_groups, results[0].shape[0], Index::axis(Axis(0)), &c)];
         let mut guards = Vec::new();
-        for d in 0..n {
+        for (d, k) in axes[..n].iter().enumerate() {
             let at = Index::axis(Axis(d as u8 + 1)).times(self.stride[d] as i64)
-                + Index::axis(axes[d]).times(self.kernel_dilation[d] as i64).plus(-self.pads[d].0);
+                + Index::axis(*k).times(self.kernel_dilation[d] as i64).plus(-self.pads[d].0);
             let step = self.input_dilation[d];
             guards.push(Guard { index: at.clone(), lo: 0, hi: dilated(x.shape[d + 1], step) });
             if step > 1 {

@@ -4,13 +4,15 @@
 //! it computes follow the sharding rule, the costs, the interpreter and the kernels.
 
 mod prelude;
+mod scan_cuts;
 
 use crate::attr::{AttrError, Attrs};
 use crate::compute::Compute;
 use crate::interp::{EvalError, Exchange};
 use crate::shard::{Layout, ShardingRule};
-use crate::{Graph, NodeId, Tensor, Type, Value};
+use crate::{Graph, NodeId, Scalar, Tensor, Type, Value};
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// Types of an operation's results.
 pub type Types = SmallVec<[Type; 1]>;
@@ -288,7 +290,38 @@ impl Op {
     }
 }
 
+impl Op {
+    /// The graph that the operation repeats, if it has one.
+    pub fn body_graph(&self) -> Option<&Arc<Graph>> {
+        if let Op::Scan(op) = self { Some(&op.body) } else { None }
+    }
+}
+
 impl Graph {
+    /// Appends what a device does for an operation, given its local operands, and checks that it gives the parts wanted.
+    /// Where the operation does not exist for empty parts (rows that are divided by no group) and no result has an
+    /// element, constants without elements take its place.
+    pub fn push_local(
+        &mut self,
+        op: &Op,
+        args: &[Value],
+        cx: &LocalCx<'_>,
+    ) -> Result<SmallVec<[Value; 1]>, TypeError> {
+        let local = op.localize(cx);
+        let made = local.infer(&args.iter().map(|a| self.ty(*a)).collect::<Vec<_>>());
+        let fits = made.as_ref().is_ok_and(|types| types[..] == *cx.results);
+        if !fits && !op.is_communication() && cx.results.iter().all(|t| t.shape.elements() == 0) {
+            let empty = |t: &Type| Constant { shape: t.shape.clone(), elements: vec![Scalar::zero(t.dtype)] };
+            return cx.results.iter().map(|t| self.push(empty(t), &[])).collect();
+        }
+        if !fits {
+            let types = made.map_err(|e| e.of(op.name()))?;
+            let problem = format!("device {} makes {types:?} of its parts instead of {:?}", cx.device, cx.results);
+            return Err(TypeError::new(problem).of(op.name()));
+        }
+        self.push_all(local, args)
+    }
+
     /// A node's Compute.
     pub fn compute(&self, node: NodeId) -> Option<Compute> {
         self.nodes[node].op.compute(&self.arg_types(node), &self.result_types(node))

@@ -35,6 +35,8 @@ impl OpDef for Pad {
         let counts = self.low.len() == n && self.high.len() == n && self.interior.len() == n;
         ensure(counts, || format!("edges of another rank than {x}"))?;
         ensure(self.value.len() == 1 && self.value[0].dtype() == x.dtype, || format!("one {} to pad with", x.dtype))?;
+        let edges: Vec<(i64, i64)> = self.low.iter().copied().zip(self.high.iter().copied()).collect();
+        steps(&self.interior.iter().map(|i| i.saturating_add(1)).collect::<Vec<_>>(), &edges)?;
         for d in 0..n {
             ensure(self.extent(x.shape[d], d) >= 0, || format!("crops more than dimension {d} of {x} has"))?;
         }

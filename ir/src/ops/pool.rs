@@ -22,8 +22,8 @@ impl Windows<'_> {
         ensure(x.rank() == n + 2 && counts && self.input_dilation.len() == n, || {
             format!("{n} window dimensions for {x}")
         })?;
-        let all = self.size.iter().chain(self.stride).chain(self.dilation).chain(self.input_dilation);
-        ensure(all.copied().all(|s| s > 0), || "window sizes, strides and dilations are at least 1".into())?;
+        steps(self.size.iter().chain(self.stride).chain(self.dilation).chain(self.input_dilation), self.pads)?;
+        ensure(self.size.iter().fold(1usize, |n, &s| n.saturating_mul(s)) <= MAX_STEP, || "windows have too many elements".into())?;
         let out = (0..n).map(|d| {
             let reach = (self.size[d] as i64 - 1) * self.dilation[d] as i64 + 1;
             let room = self.span(x.shape[d + 1], d) + self.pads[d].0 + self.pads[d].1 - reach;

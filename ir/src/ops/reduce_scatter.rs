@@ -23,7 +23,7 @@ impl OpDef for ReduceScatter {
 
     fn infer(&self, args: &[&Type]) -> Result<Types, TypeError> {
         let [x] = exactly(args)?;
-        let fits = self.dim < x.rank() && self.sizes.iter().sum::<usize>() == x.shape[self.dim];
+        let fits = self.dim < x.rank() && total(&self.sizes) == Some(x.shape[self.dim]);
         ensure(fits && self.device < self.sizes.len(), || {
             format!("parts {:?} of dimension {} of {x}", self.sizes, self.dim)
         })?;

@@ -1,6 +1,6 @@
 //! `scan`: a graph applied step after step, its states carried from one to the next.
 
-use super::prelude::*;
+use super::{prelude::*, scan_cuts};
 use crate::{Def, Graph, ParamKind, Rows};
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl OpDef for Scan {
 
     fn infer(&self, args: &[&Type]) -> Result<Types, TypeError> {
         let (params, outputs) = (&self.body.params, &self.body.outputs);
-        let first_whole = self.states + self.sequences;
+        let first_whole = self.states.saturating_add(self.sequences);
         ensure(args.len() == params.len() && args.len() >= first_whole && outputs.len() >= self.states, || {
             format!("{} operands for a body of {} inputs and {} outputs", args.len(), params.len(), outputs.len())
         })?;
@@ -61,6 +61,23 @@ impl OpDef for Scan {
 
     fn body(&self, _: &[&Type], _: &[&Type]) -> Body {
         Body::Leaf
+    }
+
+    /// What the body lets pass; see [`scan_cuts`](super::scan_cuts).
+    fn rule(&self, _: &[&Type], _: &[&Type]) -> ShardingRule {
+        let factors = scan_cuts::cuts(self).iter().map(|c| scan_cuts::factor(self, c)).collect();
+        ShardingRule { factors, linear: vec![] }
+    }
+
+    fn localize(&self, cx: &LocalCx<'_>) -> Scan {
+        let local = scan_cuts::cuts(self).into_iter().find_map(|c| {
+            let units = scan_cuts::factor(self, &c).units(cx.arg_layouts, cx.result_layouts)?;
+            scan_cuts::local_body(self, &c, &units, cx.device).ok()
+        });
+        match local {
+            Some(body) => Scan { body, ..self.clone() },
+            None => self.clone(),
+        }
     }
 
     /// Backpropagation through time: the states before every step are computed again and stacked; then the gradient of

@@ -23,7 +23,7 @@ impl OpDef for Slice {
         let counts = self.start.len() == n && self.limit.len() == n && self.stride.len() == n;
         ensure(counts, || format!("bounds of another rank than {x}"))?;
         for d in 0..n {
-            let fits = self.start[d] <= self.limit[d] && self.limit[d] <= x.shape[d] && self.stride[d] > 0;
+            let fits = self.start[d] <= self.limit[d] && self.limit[d] <= x.shape[d] && (1..=MAX_STEP).contains(&self.stride[d]);
             ensure(fits, || {
                 format!("{}..{} by {} in dimension {d} of {x}", self.start[d], self.limit[d], self.stride[d])
             })?;

@@ -72,9 +72,9 @@ impl Layout {
     pub fn fits(&self, ty: &Type, devices: usize) -> bool {
         match self {
             Layout::Replicated => true,
-            Layout::Partial(_) => ty.dtype.is_float() || ty.dtype.is_int(),
+            Layout::Partial(_) => ty.dtype != crate::DType::Bool,
             Layout::Split { dim, sizes } => {
-                *dim < ty.rank() && sizes.len() == devices && sizes.iter().sum::<usize>() == ty.shape[*dim]
+                *dim < ty.rank() && sizes.len() == devices && total(sizes) == Some(ty.shape[*dim])
             }
             Layout::On(k) => *k < devices,
         }
@@ -84,6 +84,11 @@ impl Layout {
     pub fn is_split(&self) -> bool {
         matches!(self, Layout::Split { .. })
     }
+}
+
+/// The sum of sizes, unless it overflows.
+pub(crate) fn total(sizes: &[usize]) -> Option<usize> {
+    sizes.iter().try_fold(0usize, |sum, &s| sum.checked_add(s))
 }
 
 impl fmt::Display for Layout {

@@ -3,5 +3,6 @@
 mod layout;
 mod rule;
 
+pub(crate) use layout::total;
 pub use layout::{Layout, Sizes};
 pub use rule::{Factor, FactorDim, FactorKind, ShardingRule};

@@ -14,9 +14,9 @@
 //! A dimension's part is the factor's part times the dimension's `unit`, so cuts fall on whole groups or heads.
 
 use super::{Layout, Sizes};
-use crate::compute::{Atom, Axis, Compute, Expr, Index};
+use crate::compute::{Atom, Axis, Compute, Expr, ExprId, Index, Term};
 use crate::scalar::Reduce;
-use crate::{Shape, Type};
+use crate::{DType, Shape, Type};
 
 /// A dimension that a factor cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,6 +66,18 @@ impl Factor {
         };
         self.results.iter().map(|d| split(*d, units).unwrap_or_else(|| partial.clone())).collect()
     }
+
+    /// The units of each device, where these layouts are a cut of this factor.
+    pub fn units(&self, operands: &[Layout], results: &[Layout]) -> Option<Vec<usize>> {
+        let dims = self.operands.iter().zip(operands).chain(self.results.iter().zip(results));
+        let units: Vec<usize> = dims.into_iter().find_map(|(d, l)| match (d, l) {
+            (Some(d), Layout::Split { dim, sizes }) if d.dim == *dim && sizes.iter().all(|s| s % d.unit == 0) => {
+                Some(sizes.iter().map(|s| s / d.unit).collect())
+            }
+            _ => None,
+        })?;
+        (self.operand_layouts(&units) == operands && self.result_layouts(&units) == results).then_some(units)
+    }
 }
 
 fn split(dim: Option<FactorDim>, units: &[usize]) -> Option<Layout> {
@@ -100,36 +112,24 @@ impl ShardingRule {
             return operands.iter().all(here) && results.iter().all(|l| *l == Layout::On(*k));
         }
         let partial = Layout::Partial(Reduce::Sum);
-        let set = operands.iter().enumerate().filter(|(_, l)| **l == partial).fold(0, |s, (i, _)| s | 1u64 << i);
+        let partials = operands.iter().enumerate().filter(|(_, l)| **l == partial);
+        let set = partials.fold(0, |s, (i, _)| s | 1u64.checked_shl(i as u32).unwrap_or(0));
         if set != 0 {
             let others = operands.iter().all(|l| *l == partial || whole(l));
             return others && self.linear.contains(&set) && results.iter().all(|l| *l == partial);
         }
-        self.factors.iter().any(|f| {
-            units(f, operands, results)
-                .is_some_and(|u| f.operand_layouts(&u) == operands && f.result_layouts(&u) == results)
-        })
+        self.factors.iter().any(|f| f.units(operands, results).is_some())
     }
-}
-
-/// The units per device that the first split layout implies.
-fn units(f: &Factor, operands: &[Layout], results: &[Layout]) -> Option<Vec<usize>> {
-    let dims = f.operands.iter().zip(operands).chain(f.results.iter().zip(results));
-    dims.into_iter().find_map(|(d, l)| match (d, l) {
-        (Some(d), Layout::Split { dim, sizes }) if d.dim == *dim && sizes.iter().all(|s| s % d.unit == 0) => {
-            Some(sizes.iter().map(|s| s / d.unit).collect())
-        }
-        _ => None,
-    })
 }
 
 /// The factor of one axis, if it can be cut.
 fn factor(c: &Compute, operands: &[&Type], axis: Axis) -> Option<Factor> {
     let extent = c.extents()[axis.0 as usize];
-    let (kind, unit) = if (axis.0 as usize) < c.rank() {
-        (FactorKind::Pass, granule(c, axis)?)
+    let (kind, unit, roots) = if (axis.0 as usize) < c.rank() {
+        (FactorKind::Pass, granule(c, axis)?, Vec::new())
     } else {
-        (FactorKind::Reduce(root_reduction(c, axis)?), 1)
+        let (op, roots) = root_reductions(c, axis)?;
+        (FactorKind::Reduce(op), 1, roots)
     };
     // Nothing to divide, and devices would disagree about operands that leave out a dimension of extent 1.
     if extent <= 1 && kind != FactorKind::Pass {
@@ -139,7 +139,10 @@ fn factor(c: &Compute, operands: &[&Type], axis: Axis) -> Option<Factor> {
     let mut seen = vec![false; operands.len()];
     let live = c.reachable();
     for (id, e) in c.exprs().filter(|(id, _)| live[id.0 as usize]) {
-        let _ = id;
+        // What is computed from a partial value is not partial, except its rounding.
+        if !c.results().contains(&id) && e.children().any(|c| roots.contains(&c)) {
+            return None;
+        }
         let (operand, index) = match e {
             Expr::Load { operand, index, guards, .. } if !guards.iter().any(|g| g.index.uses(axis)) => {
                 (*operand, index)
@@ -149,7 +152,7 @@ fn factor(c: &Compute, operands: &[&Type], axis: Axis) -> Option<Factor> {
             Expr::Position(_, i) if i.uses(axis) => return None,
             Expr::InRange(gs) if gs.iter().any(|g| g.index.uses(axis)) => return None,
             // A second reduction over the same axis would see only a part.
-            Expr::Reduce { axes, .. } if axes.contains(&axis) && !c.results().contains(&id) => return None,
+            Expr::Reduce { axes, .. } if axes.contains(&axis) && !roots.contains(&id) => return None,
             Expr::ArgMax { axes, .. } if axes.contains(&axis) => return None,
             Expr::Const(_)
             | Expr::Position(..)
@@ -162,7 +165,7 @@ fn factor(c: &Compute, operands: &[&Type], axis: Axis) -> Option<Factor> {
             | Expr::Reduce { .. }
             | Expr::ArgMax { .. } => continue,
         };
-        let dim = cut_dim(c, index, &operands[operand].shape, axis, unit)?;
+        let dim = cut_dim(c, index, &operands[operand].shape, axis, unit, kind)?;
         if seen[operand] && dims[operand] != dim {
             return None;
         }
@@ -171,7 +174,7 @@ fn factor(c: &Compute, operands: &[&Type], axis: Axis) -> Option<Factor> {
     }
     let used = dims.iter().any(Option::is_some);
     // A reduction whose axis no operand carries cannot be cut; a result axis can, every device broadcasting its part.
-    if !used && kind != FactorKind::Pass {
+    if kind != FactorKind::Pass && !used {
         return None;
     }
     let result = match kind {
@@ -203,7 +206,18 @@ fn granule(c: &Compute, axis: Axis) -> Option<usize> {
 }
 
 /// The dimension that cutting `axis` in units of `unit` positions cuts; `Some(None)` if the operand does not use it.
-fn cut_dim(c: &Compute, index: &[Index], shape: &Shape, axis: Axis, unit: usize) -> Option<Option<FactorDim>> {
+fn cut_dim(
+    c: &Compute,
+    index: &[Index],
+    shape: &Shape,
+    axis: Axis,
+    unit: usize,
+    kind: FactorKind,
+) -> Option<Option<FactorDim>> {
+    let within = |t: &Term, of: &Term| match t.atom {
+        Atom::Axis(b) => t.coeff == 1 && c.extents()[b.0 as usize] as i64 == of.coeff,
+        Atom::FloorDiv(..) | Atom::Mod(..) => false,
+    };
     let mut found = None;
     for (dim, i) in index.iter().enumerate().filter(|(_, i)| i.uses(axis)) {
         let per_unit = match i.terms() {
@@ -211,10 +225,11 @@ fn cut_dim(c: &Compute, index: &[Index], shape: &Shape, axis: Axis, unit: usize)
             [t] if t.coeff == 1 && t.atom == Atom::Axis(axis) => unit,
             [t] if divides(&t.atom, axis, unit) => t.coeff as usize,
             // Cg·(a div Fg) + r with r over the Cg channels of a group
-            [r, t] if divides(&t.atom, axis, unit) && r.coeff == 1 => match r.atom {
-                Atom::Axis(b) if c.extents()[b.0 as usize] as i64 == t.coeff => t.coeff as usize,
-                Atom::Axis(_) | Atom::FloorDiv(..) | Atom::Mod(..) => return None,
-            },
+            [r, t] if divides(&t.atom, axis, unit) && within(r, t) => t.coeff as usize,
+            // n·a + r with r over n positions: groups of one output, windows that touch
+            [t, r] | [r, t] if unit == 1 && kind == FactorKind::Pass && t.atom == Atom::Axis(axis) && within(r, t) => {
+                t.coeff as usize
+            }
             _ => return None,
         };
         if found.is_some() || shape[dim] != c.extents()[axis.0 as usize] / unit * per_unit {
@@ -229,25 +244,36 @@ fn divides(atom: &Atom, axis: Axis, unit: usize) -> bool {
     matches!(atom, Atom::FloorDiv(inner, n) if inner.bare() == Some(axis) && *n as usize == unit)
 }
 
-/// The operation of the reduction that binds `axis`, when every result is such a reduction.
-fn root_reduction(c: &Compute, axis: Axis) -> Option<Reduce> {
+/// The reductions that bind `axis` and their operation, when every result is such a reduction, rounded or not.
+fn root_reductions(c: &Compute, axis: Axis) -> Option<(Reduce, Vec<ExprId>)> {
     let mut found = None;
+    let mut roots = Vec::new();
     for r in c.results() {
-        match c.expr(*r) {
+        // A sum in a wider type is rounded on every device, then combined.
+        let root = match c.expr(*r) {
+            Expr::Cast(to, inner) if to.is_float() && c.dtype(*inner).is_float() => *inner,
+            _ => *r,
+        };
+        match c.expr(root) {
             Expr::Reduce { op, axes, .. } if axes.contains(&axis) && found.is_none_or(|f| f == *op) => {
-                found = Some(*op)
+                found = Some(*op);
+                roots.push(root);
             }
             _ => return None,
         }
+        // No layout is a partial bool.
+        if c.dtype(*r) == DType::Bool {
+            return None;
+        }
     }
-    found
+    found.map(|f| (f, roots))
 }
 
 /// The factor of a table's selected dimension: rows outside a part read 0.
 fn lookup(c: &Compute, operands: &[&Type]) -> Option<Factor> {
     let [root] = c.results() else { return None };
     let Expr::Take { operand, dim, .. } = c.expr(*root) else { return None };
-    if !operands[*operand].dtype.is_float() || *operand != 0 {
+    if operands[*operand].dtype == DType::Bool || *operand != 0 {
         return None;
     }
     let mut dims = vec![None; operands.len()];
@@ -261,6 +287,12 @@ fn lookup(c: &Compute, operands: &[&Type]) -> Option<Factor> {
 }
 
 fn linear_sets(c: &Compute, operands: &[&Type]) -> Vec<u64> {
-    let n = operands.len().min(4);
-    (1..1u64 << n).filter(|&set| c.linear_in(set)).collect()
+    // Every set of few operands; of many, those of one and all together.
+    let n = operands.len();
+    let sets: Vec<u64> = match n {
+        0..=4 => (1..1u64 << n).collect(),
+        5..=63 => (0..n).map(|i| 1 << i).chain([(1 << n) - 1]).collect(),
+        _ => Vec::new(),
+    };
+    sets.into_iter().filter(|&set| c.linear_in(set)).collect()
 }

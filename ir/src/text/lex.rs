@@ -13,7 +13,7 @@ pub(super) enum Token {
     Value(u32),
     /// One of `{ } [ ] ( ) , : =`.
     Mark(char),
-    /// `# origin`.
+    /// `# origin`, quoted where it would not read back.
     Origin(String),
 }
 
@@ -24,12 +24,19 @@ pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, ParseError> {
         let mut rest = content.trim_start();
         while let Some(first) = rest.chars().next() {
             let (token, after) = match first {
-                '#' => (Token::Origin(rest[1..].trim().to_string()), ""),
+                '#' => match rest[1..].trim_start() {
+                    quoted if quoted.starts_with('"') => match string(quoted, line)? {
+                        (Token::Text(path), after) => (Token::Origin(path), after),
+                        other => other,
+                    },
+                    plain => (Token::Origin(plain.trim_end().to_string()), ""),
+                },
                 '"' => string(rest, line)?,
                 '%' => {
                     let end = rest[1..].find(|c: char| !c.is_ascii_digit()).map_or(rest.len(), |i| i + 1);
-                    let id =
-                        rest[1..end].parse().map_err(|_| ParseError::new(line, format!("`{rest}` names no value")))?;
+                    // The greatest number is no id.
+                    let id = rest[1..end].parse().ok().filter(|id| *id != u32::MAX);
+                    let id = id.ok_or_else(|| ParseError::new(line, format!("`{}` names no value", &rest[..end])))?;
                     (Token::Value(id), &rest[end..])
                 }
                 '{' | '}' | '[' | ']' | '(' | ')' | ',' | ':' | '=' => (Token::Mark(first), &rest[1..]),

@@ -9,7 +9,7 @@
 //! }
 //! ```
 //!
-//! Values are numbered in order of definition. A `#` begins the origin, up to the end of the line. Layouts stand after
+//! Values are numbered in order of definition. A `#` begins the origin, up to the end of the line, or quoted. Layouts stand after
 //! the type when there are any. States are written `state %3 "step": i64[] next %9`.
 
 mod lex;

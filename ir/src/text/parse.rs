@@ -48,7 +48,8 @@ struct Parser {
 
 impl Parser {
     fn error(&self, problem: impl Into<String>) -> ParseError {
-        let line = self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |t| t.0);
+        // The line of the last token read.
+        let line = self.tokens.get(self.at.saturating_sub(1)).map_or(1, |t| t.0);
         ParseError::new(line, problem.into())
     }
 

@@ -49,7 +49,7 @@ impl fmt::Display for Graph {
                 self.write_layout(f, *r)?;
             }
             if !node.origin.path().is_empty() {
-                write!(f, " # {}", node.origin)?;
+                write_origin(f, node.origin.path())?;
             }
             writeln!(f)?;
         }
@@ -67,6 +67,12 @@ impl Graph {
             None => Ok(()),
         }
     }
+}
+
+/// The origin as it is, or quoted where it would not read back.
+fn write_origin(f: &mut fmt::Formatter<'_>, path: &str) -> fmt::Result {
+    let plain = path.trim() == path && !path.starts_with('"') && !path.contains(char::is_control);
+    if plain { write!(f, " # {path}") } else { write!(f, " # {path:?}") }
 }
 
 impl fmt::Display for Op {

@@ -1,0 +1,136 @@
+//! Every gradient equals central differences in f64.
+
+use crate::cases::{Case, Fill, Random, cases, cases_of};
+use intwain_ir::{DType, Graph, Tensor, Value, grad, interp};
+
+const STEP: f64 = 1e-5;
+
+/// Σ ⟨output, weight⟩ over the floating outputs, without what was padded with infinity.
+fn objective(g: &Graph, args: &[Tensor], weights: &[Option<Tensor>]) -> f64 {
+    let outputs = interp::run(g, args.to_vec()).unwrap();
+    let pairs = outputs.iter().zip(weights).filter_map(|(y, w)| Some((y, w.as_ref()?)));
+    pairs
+        .flat_map(|(y, w)| y.to_f64().into_iter().zip(w.to_f64()))
+        .filter(|(a, _)| a.is_finite())
+        .map(|(a, b)| a * b)
+        .sum()
+}
+
+/// The graph's gradient with respect to its f64 arguments, as tensors, with random weights for its outputs.
+struct Differentiated {
+    graph: Graph,
+    wrt: Vec<usize>,
+    weights: Vec<Option<Tensor>>,
+}
+
+fn differentiate(g: &Graph, random: &mut Random) -> Differentiated {
+    let mut graph = g.clone();
+    let mut weights = Vec::new();
+    let mut seeds: Vec<(Value, Value)> = Vec::new();
+    for o in &g.outputs {
+        let ty = g.ty(o.value).clone();
+        weights.push(ty.dtype.is_float().then(|| Fill::Real(ty.dtype, 0.2, 1.2).tensor(&ty.shape, random)));
+        if ty.dtype.is_float() {
+            let seed = graph.input(&format!("d{}", o.name), ty, intwain_ir::Rows::Whole);
+            seeds.push((o.value, seed));
+        }
+    }
+    let wrt: Vec<usize> = (0..g.params.len()).filter(|&i| g.ty(g.params[i].value).dtype == DType::F64).collect();
+    let values: Vec<Value> = wrt.iter().map(|&i| g.params[i].value).collect();
+    let grads = grad::backward(&mut graph, &seeds, &values).unwrap_or_else(|e| panic!("{}: {e}", g.name));
+    graph.outputs.clear();
+    for (&i, d) in wrt.iter().zip(grads) {
+        let ty = g.ty(g.params[i].value).clone();
+        let d = match d {
+            Some(d) => d,
+            None => graph.full(ty.dtype, 0.0, &ty.shape).unwrap(),
+        };
+        assert_eq!(*graph.ty(d), ty, "{}: gradient of operand {i}", g.name);
+        graph.output(&format!("g{i}"), d);
+    }
+    intwain_ir::verify(&graph).unwrap_or_else(|p| panic!("{}: {p:?}", g.name));
+    Differentiated { graph, wrt, weights }
+}
+
+fn check(g: &Graph, args: &[Tensor], random: &mut Random) -> Result<Differentiated, String> {
+    let d = differentiate(g, random);
+    let with_seeds: Vec<Tensor> = args.iter().cloned().chain(d.weights.iter().flatten().cloned()).collect();
+    let grads = interp::run(&d.graph, with_seeds).map_err(|e| format!("{}: {e}", g.name))?;
+    for (&i, grad) in d.wrt.iter().zip(&grads) {
+        let total = args[i].elements();
+        // Few elements say as much as many, and every evaluation runs the whole graph.
+        let step = (total / 24).max(1);
+        for e in (0..total).step_by(step) {
+            let at = |delta: f64| {
+                let mut moved = args.to_vec();
+                let x = moved[i].get(e).to_f64();
+                moved[i].set(e, intwain_ir::Scalar::from_f64(DType::F64, x + delta));
+                objective(g, &moved, &d.weights)
+            };
+            let expected = (at(STEP) - at(-STEP)) / (2.0 * STEP);
+            let got = grad.get(e).to_f64();
+            let close = (got - expected).abs() <= 2e-6 * (1.0 + expected.abs());
+            if !close {
+                return Err(format!("{}: operand {i}, element {e}: gradient {got}, differences {expected}", g.name));
+            }
+        }
+    }
+    Ok(d)
+}
+
+fn differentiable(case: &Case) -> bool {
+    // Differences in f64 say nothing about narrower types.
+    let types = case.graph();
+    types.values.values().all(|v| v.ty.dtype == DType::F64 || !v.ty.dtype.is_float())
+}
+
+#[test]
+fn every_gradient_equals_differences() {
+    let mut random = Random::new(7);
+    let mut wrong = Vec::new();
+    for case in cases().iter().filter(|c| differentiable(c)) {
+        if let Err(e) = check(&case.graph(), &case.args, &mut random) {
+            wrong.push(e);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The gradient's graph differentiated once more: what a gradient is written in has gradients itself.
+#[test]
+fn second_gradients_equal_differences() {
+    let mut random = Random::new(8);
+    let mut wrong = Vec::new();
+    let twice =
+        ["conv", "pool sum", "pool max", "pick", "unpool", "contract", "softmax", "standardize", "take", "scan"];
+    for case in twice.iter().flat_map(|p| cases_of(p)).filter(differentiable) {
+        let g = case.graph();
+        let d = differentiate(&g, &mut random);
+        let args: Vec<Tensor> = case.args.iter().cloned().chain(d.weights.iter().flatten().cloned()).collect();
+        if let Err(e) = check(&d.graph, &args, &mut random) {
+            wrong.push(format!("second gradient, {e}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Values used several times collect all their gradients, and what a result does not depend on has none.
+#[test]
+fn contributions_add_up() {
+    let mut g = Graph::new("shared");
+    let ty = intwain_ir::Type::new(DType::F64, [3]);
+    let (x, y) = (g.input("x", ty.clone(), intwain_ir::Rows::Whole), g.input("y", ty, intwain_ir::Rows::Whole));
+    let x2 = g.mul(x, x).unwrap();
+    let x3 = g.mul(x2, x).unwrap();
+    let z = g.add(x3, x2).unwrap();
+    g.output("z", z);
+    let seed = g.full(DType::F64, 1.0, &intwain_ir::Shape::from([3])).unwrap();
+    let d = grad::backward(&mut g, &[(z, seed)], &[x, y]).unwrap();
+    assert_eq!(d[1], None);
+    g.outputs.clear();
+    g.output("dx", d[0].unwrap());
+    let at = Tensor::from_f64(DType::F64, [3], &[2.0, -1.0, 0.0]);
+    let got = interp::run(&g, vec![at, Tensor::from_f64(DType::F64, [3], &[0.0; 3])]).unwrap();
+    // 3x² + 2x
+    assert_eq!(got[0].to_f64(), [16.0, 1.0, 0.0]);
+}
