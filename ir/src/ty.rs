@@ -214,7 +214,9 @@ impl Type {
         if self.shape.iter().any(|&d| d > MAX_EXTENT) {
             return Some(format!("an extent of {self} is greater than {MAX_EXTENT}"));
         }
-        if self.bytes() > isize::MAX as usize {
+        // As if no extent were 0, so that products of any of the extents fit.
+        let most = self.shape.iter().fold(self.dtype.size(), |n, &d| n.saturating_mul(d.max(1)));
+        if most > isize::MAX as usize {
             return Some(format!("{self} has too many elements"));
         }
         None

@@ -57,12 +57,16 @@ impl Chain {
 /// f32 or f64.
 pub(super) trait Real: Copy {
     fn from_scalar(x: Scalar) -> Self;
+    fn from_bytes(bytes: &[u8]) -> Vec<Self>;
     fn to_scalar(self) -> Scalar;
     fn fma(self, y: Self, z: Self) -> Self;
     fn add(self, y: Self) -> Self;
 }
 
 impl Real for f32 {
+    fn from_bytes(bytes: &[u8]) -> Vec<f32> {
+        bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    }
     fn from_scalar(x: Scalar) -> f32 {
         f32::from_bits(x.bits() as u32)
     }
@@ -78,6 +82,9 @@ impl Real for f32 {
 }
 
 impl Real for f64 {
+    fn from_bytes(bytes: &[u8]) -> Vec<f64> {
+        bytes.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b)).collect()
+    }
     fn from_scalar(x: Scalar) -> f64 {
         f64::from_bits(x.bits())
     }
@@ -313,7 +320,10 @@ impl<T: Real> Walk<T> {
         let condition =
             |g: &Guard| Condition { index: Split::new(space, &g.index), lo: g.lo, hi: g.hi, base: 0, always: false };
         Some(Walk {
-            data: (0..tensor.elements()).map(|i| value(tensor.get(i))).collect(),
+            data: match tensor.ty.dtype == dtype {
+                true => T::from_bytes(&tensor.data),
+                false => (0..tensor.elements()).map(|i| value(tensor.get(i))).collect(),
+            },
             address: Split::sum(space, terms),
             base: 0,
             guards: guards.iter().map(condition).collect(),

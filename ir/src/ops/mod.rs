@@ -301,12 +301,7 @@ impl Graph {
     /// Appends what a device does for an operation, given its local operands, and checks that it gives the parts wanted.
     /// Where the operation does not exist for empty parts (rows that are divided by no group) and no result has an
     /// element, constants without elements take its place.
-    pub fn push_local(
-        &mut self,
-        op: &Op,
-        args: &[Value],
-        cx: &LocalCx<'_>,
-    ) -> Result<SmallVec<[Value; 1]>, TypeError> {
+    pub fn push_local(&mut self, op: &Op, args: &[Value], cx: &LocalCx<'_>) -> Result<SmallVec<[Value; 1]>, TypeError> {
         let local = op.localize(cx);
         let made = local.infer(&args.iter().map(|a| self.ty(*a)).collect::<Vec<_>>());
         let fits = made.as_ref().is_ok_and(|types| types[..] == *cx.results);

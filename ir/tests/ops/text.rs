@@ -295,7 +295,11 @@ proptest! {
         let text = CORPUS.with(|c| mutate(&c[random.below(c.len())], &mut random));
         if let Ok(g) = parse(&text) {
             prop_assert_eq!(parse(&g.to_string()).map(|g| g.to_string()), Ok(g.to_string()));
-            let _ = verify(&g);
+            if verify(&g).is_ok() {
+                for n in g.nodes.keys() {
+                    let _ = (g.rule(n), g.flops(n));
+                }
+            }
         }
     }
 

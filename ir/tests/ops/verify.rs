@@ -124,6 +124,9 @@ fn types() {
     g.values[x].ty = Type::new(DType::F32, [usize::MAX, 2]);
     let got = problems(&g);
     assert!(got.iter().any(|p| p.contains("an extent of f32[18446744073709551615, 2] is greater")), "{got:?}");
+    g.values[x].ty = Type::new(DType::F32, [0, 1 << 30, 1 << 30, 1 << 30]);
+    let got = problems(&g);
+    assert!(got.iter().any(|p| p.contains("too many elements")), "{got:?}");
     g.values[x].ty = Type::new(DType::F32, vec![1; 17]);
     let got = problems(&g);
     assert!(got.iter().any(|p| p.contains("17 dimensions are more than 16")), "{got:?}");
