@@ -203,6 +203,10 @@ impl Fuser<'_> {
         if loads.is_empty() || takes(&cluster.compute, which) {
             return false;
         }
+        if is_free(&cluster.compute) && self.repeats(id, value) {
+            // What repeats elements stays free, so that it goes into its readers and the work before it is done once.
+            return is_free(&producer.compute);
+        }
         if is_free(&producer.compute) {
             // A guarded index is evaluated per element: not worth repeating for several readers.
             return !has_guards(&producer.compute) || self.only_reader(value, id);
@@ -220,6 +224,12 @@ impl Fuser<'_> {
             return in_place && !reduces(&cluster.compute) && reads == elements;
         }
         reads <= elements || (reads <= 3 * elements && is_cheap(&producer.compute))
+    }
+
+    /// Whether the node has more elements than the operand.
+    fn repeats(&self, id: NodeId, value: Value) -> bool {
+        let elements = |v: Value| self.graph.shape(v).elements();
+        self.graph.nodes[id].results.iter().any(|r| elements(*r) > elements(value))
     }
 
     fn only_reader(&self, value: Value, id: NodeId) -> bool {

@@ -69,13 +69,15 @@ pub(super) fn recognise(nest: &Nest, operands: &[&Type], results: &[&Type]) -> O
     Some(Recognised { contraction, a: a_operand, b: b_operand, c, epilogue, batch, rows, columns })
 }
 
-/// Whether the sum is short enough to be a window, such as a depthwise convolution, that loops compute well.
-pub(super) fn is_windowed(nest: &Nest) -> bool {
-    the_sum(nest).is_some_and(|sum| product(nest, nest.nodes[sum].op.bound_axes()) <= LONGEST_WINDOW)
+/// Whether the chain is over factors that both read the innermost result axis, as in a depthwise convolution: loops
+/// compute that as well as anything.
+pub(super) fn is_elementwise(nest: &Nest) -> bool {
+    let product = the_sum(nest).map(|sum| nest.nodes[sum].op.children().next());
+    match product.flatten().map(|body| &nest.nodes[body].op) {
+        Some(Op::Binary(Binary::Mul, x, y)) => orient(nest, *x, *y).is_none(),
+        _ => false,
+    }
 }
-
-/// Terms of the largest kernel of a depthwise convolution that is worth recognising.
-const LONGEST_WINDOW: usize = 15 * 15;
 
 fn product(nest: &Nest, axes: &[Axis]) -> usize {
     axes.iter().map(|a| nest.extent(*a)).product()

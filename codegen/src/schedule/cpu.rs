@@ -130,7 +130,7 @@ impl Target for Cpu {
             0 => true,
             _ => {
                 let nest = Nest::new(compute, operands);
-                contract::recognise(&nest, operands, results).is_some() || contract::is_windowed(&nest)
+                contract::recognise(&nest, operands, results).is_some() || contract::is_elementwise(&nest)
             }
         }
     }
