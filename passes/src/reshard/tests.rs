@@ -58,7 +58,8 @@ fn parts_are_taken_from_a_copy_that_is_needed_anyway() {
     let sum = g.matmul(a, b).unwrap();
     let whole = g.unary(intwain_ir::scalar::Unary::Tanh, sum).unwrap();
     let part = g.unary(intwain_ir::scalar::Unary::Exp, sum).unwrap();
-    (g.output("whole", whole), g.output("part", part));
+    g.output("whole", whole);
+    g.output("part", part);
     let product = g.nodes.keys().next().unwrap();
     let k = g.rule(product).factors.iter().position(|f| f.results[0].is_none()).unwrap();
     let list = [cut(k, [4, 4]), NodeStrategy::Whole, cut(0, [2, 2])];
@@ -83,7 +84,8 @@ fn constants_are_made_in_every_layout_that_is_read() {
     let zero = g.full(intwain_ir::DType::F32, 0.0, &g.shape(x).clone()).unwrap();
     let rows = g.add(x, zero).unwrap();
     let whole = g.mul(zero, zero).unwrap();
-    (g.output("rows", rows), g.output("whole", whole));
+    g.output("rows", rows);
+    g.output("whole", whole);
     let all = strategies(&g, &[NodeStrategy::Whole, cut(0, [3, 1]), NodeStrategy::Whole]);
     let explicit = reshard(&sharded(&g, &[Layout::split(0, [3, 1])], &all), &all).unwrap();
     verify(&explicit).unwrap();

@@ -175,16 +175,16 @@ fn result(whole: &Whole<'_>, op: &Op, k: usize, operands: &[&[Meaning]]) -> Resu
 /// The value whose parts the devices hold, in device order.
 fn pieces(whole: &Whole<'_>, operands: &[&[Meaning]], dim: usize, sizes: &[usize]) -> Result<Value, String> {
     let values = operands[0].iter().filter_map(|m| match m {
-        Meaning::Piece { value, .. } | Meaning::Full(value) => Some(*value),
+        Meaning::Piece { value, .. } | Meaning::Uniform { value, .. } | Meaning::Full(value) => Some(*value),
         Meaning::Term { .. } | Meaning::Splat(_) => None,
     });
     for value in values {
         let extent = whole.graph.shape(value).get(dim).copied().unwrap_or(0);
         let holds = |k: usize| {
             let start: usize = sizes[..k].iter().sum();
-            let want = Meaning::Piece { value, dim, range: start..start + sizes[k] };
-            let is_all = start == 0 && sizes[k] == extent;
-            operands[k].iter().any(|m| *m == want || (is_all && *m == Meaning::Full(value)))
+            let range = start..start + sizes[k];
+            let is_all = range == (0..extent);
+            operands[k].iter().any(|m| m.is_piece(value, dim, &range) || (is_all && *m == Meaning::Full(value)))
         };
         if sizes.len() == operands.len() && sizes.iter().sum::<usize>() == extent && (0..operands.len()).all(holds) {
             return Ok(value);
@@ -198,7 +198,7 @@ fn combined(operands: &[&[Meaning]], op: Reduce) -> Result<Value, String> {
     let mut problem = None;
     let values = operands.iter().flat_map(|o| o.iter()).filter_map(|m| match m {
         Meaning::Term { value, .. } => Some(*value),
-        Meaning::Full(_) | Meaning::Piece { .. } | Meaning::Splat(_) => None,
+        Meaning::Full(_) | Meaning::Piece { .. } | Meaning::Uniform { .. } | Meaning::Splat(_) => None,
     });
     for value in values {
         let addends: Option<Vec<Shares>> =

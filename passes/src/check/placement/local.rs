@@ -6,7 +6,7 @@ use cranelift_entity::SecondaryMap;
 use intwain_ir::ops::{LocalCx, Op};
 use intwain_ir::scalar::Reduce;
 use intwain_ir::shard::{Factor, FactorKind};
-use intwain_ir::{Graph, Layout, NodeId, Type, Value};
+use intwain_ir::{Graph, Layout, NodeId, Scalar, Type, Value};
 use std::ops::Range;
 
 /// Most meanings kept for a value.
@@ -23,8 +23,10 @@ pub(super) fn meanings(
 ) -> Result<Vec<Vec<Meaning>>, String> {
     let node = &local.nodes[id];
     let mut results: Vec<Vec<Meaning>> = vec![Vec::new(); node.results.len()];
-    if let (Some(x), [only]) = (splat(&node.op), results.as_mut_slice()) {
+    // What repeats one element is told by that element, wherever it stands.
+    if let (Some(x), [only]) = (repeated(local, id, known), results.as_mut_slice()) {
         only.push(Meaning::Splat(x));
+        return Ok(results);
     }
     let mut problem = None;
     for candidate in candidates(whole, local, id, known) {
@@ -59,7 +61,10 @@ fn add(results: &mut [Vec<Meaning>], found: Vec<Vec<Meaning>>) {
 fn candidates(whole: &Whole<'_>, local: &Graph, id: NodeId, known: &Meanings) -> Vec<NodeId> {
     let node = &local.nodes[id];
     let of_value = |m: &Meaning| match m {
-        Meaning::Full(v) | Meaning::Piece { value: v, .. } | Meaning::Term { value: v, .. } => Some(*v),
+        Meaning::Full(v)
+        | Meaning::Piece { value: v, .. }
+        | Meaning::Uniform { value: v, .. }
+        | Meaning::Term { value: v, .. } => Some(*v),
         Meaning::Splat(_) => None,
     };
     let anchor = node.args.iter().find(|a| known[**a].iter().any(|m| of_value(m).is_some()));
@@ -84,6 +89,15 @@ fn fits(whole: &Whole<'_>, value: Value, meanings: &[Meaning]) -> bool {
     meanings.iter().any(|m| m.concerns(canonical) || matches!(m, Meaning::Splat(_)))
 }
 
+/// A part of a factor.
+#[derive(Clone, Debug, PartialEq)]
+enum Units {
+    /// These units.
+    Range(Range<usize>),
+    /// So many units, no matter which.
+    Any(usize),
+}
+
 /// A node of a device held against a node of the whole graph.
 struct Match<'a> {
     whole: &'a Whole<'a>,
@@ -102,7 +116,7 @@ impl Match<'_> {
         }
         for (at, factor) in self.whole.rule(self.node).factors.iter().enumerate() {
             for units in self.units(factor) {
-                if let Some(results) = self.cut(at, factor, units) {
+                if let Some(results) = self.cut(at, factor, &units) {
                     add(&mut found, results.into_iter().map(|m| vec![m]).collect());
                 }
             }
@@ -144,7 +158,7 @@ impl Match<'_> {
         same_type
             && meanings.iter().any(|m| match m {
                 Meaning::Splat(x) => self.whole.splat(value) == Some(*x),
-                Meaning::Full(_) | Meaning::Piece { .. } | Meaning::Term { .. } => {
+                Meaning::Full(_) | Meaning::Piece { .. } | Meaning::Uniform { .. } | Meaning::Term { .. } => {
                     m.as_full(|v, d| self.extent(v, d)) == Some(value)
                 }
             })
@@ -159,29 +173,44 @@ impl Match<'_> {
         self.accept(args, self.results_of().map(Meaning::Full).collect())
     }
 
-    /// Ranges of a factor's units that the operands, or for constants the result, suggest.
-    fn units(&self, factor: &Factor) -> Vec<Range<usize>> {
+    /// The parts of a factor that the operands, or without any the result, suggest.
+    fn units(&self, factor: &Factor) -> Vec<Units> {
         let mut all = Vec::new();
+        let mut repeated = None;
         for (at, dim) in factor.operands.iter().enumerate() {
             let Some(cut) = dim else { continue };
             let (value, meanings) = self.arg(at);
             for meaning in meanings {
-                let Meaning::Piece { value: v, dim, range } = meaning else { continue };
-                let whole_units = range.start.is_multiple_of(cut.unit) && range.end.is_multiple_of(cut.unit);
-                if *v == value && *dim == cut.dim && whole_units {
-                    all.push(range.start / cut.unit..range.end / cut.unit);
+                match meaning {
+                    Meaning::Piece { value: v, dim, range } if (*v, *dim) == (value, cut.dim) => {
+                        if range.start.is_multiple_of(cut.unit) && range.end.is_multiple_of(cut.unit) {
+                            all.push(Units::Range(range.start / cut.unit..range.end / cut.unit));
+                        }
+                    }
+                    Meaning::Uniform { value: v, dim, length } if (*v, *dim) == (value, cut.dim) => {
+                        repeated = length.is_multiple_of(cut.unit).then_some(Units::Any(length / cut.unit));
+                    }
+                    Meaning::Piece { .. }
+                    | Meaning::Uniform { .. }
+                    | Meaning::Full(_)
+                    | Meaning::Term { .. }
+                    | Meaning::Splat(_) => {}
                 }
             }
         }
         if all.is_empty() {
+            all.extend(repeated);
+        }
+        if all.is_empty() && factor.operands.iter().all(Option::is_none) {
             all = self.suggested_by_result(factor);
         }
         all.dedup();
         all
     }
 
-    /// A node with whole operands may make only a part of its result: any range of that length.
-    fn suggested_by_result(&self, factor: &Factor) -> Vec<Range<usize>> {
+    /// A node whose operands are whole may make only a part of its result: from nothing, a certain part; from operands
+    /// that the factor does not cut, any part, for the result repeats along it.
+    fn suggested_by_result(&self, factor: &Factor) -> Vec<Units> {
         let local = self.local.ty(self.local.nodes[self.id].results[0]);
         let Some(Some(cut)) = factor.results.first() else { return Vec::new() };
         let extent = self.whole.graph.result_types(self.node)[0].shape[cut.dim];
@@ -190,11 +219,18 @@ impl Match<'_> {
             return Vec::new();
         }
         let (units, length) = (extent / cut.unit, length / cut.unit);
-        (0..=units - length).map(|start| start..start + length).collect()
+        if !factor.operands.is_empty() {
+            return vec![Units::Any(length)];
+        }
+        (0..=units - length).map(|start| Units::Range(start..start + length)).collect()
     }
 
     /// The results if every operand is the part that a cut along the factor asks for.
-    fn cut(&self, at: usize, factor: &Factor, units: Range<usize>) -> Option<Vec<Meaning>> {
+    fn cut(&self, at: usize, factor: &Factor, units: &Units) -> Option<Vec<Meaning>> {
+        let (units, anywhere) = match units {
+            Units::Range(range) => (range.clone(), false),
+            Units::Any(length) => (0..*length, true),
+        };
         let mut args = Vec::new();
         for (i, dim) in factor.operands.iter().enumerate() {
             let (value, meanings) = self.arg(i);
@@ -208,19 +244,26 @@ impl Match<'_> {
             let held = self.local.ty(self.local.nodes[self.id].args[i]);
             let fits_shape = *held == super::shape_of(self.whole.graph.ty(value), &want);
             let is_whole = range == (0..self.extent(value, dim.dim)) && self.is_full(i);
-            let is_splat = |m: &Meaning| matches!(m, Meaning::Splat(x) if self.whole.splat(value) == Some(*x));
-            if !fits_shape || !(is_whole || meanings.iter().any(|m| *m == want || is_splat(m))) {
+            let holds = |m: &Meaning| match m {
+                Meaning::Splat(x) => self.whole.splat(value) == Some(*x),
+                Meaning::Uniform { .. } => m.is_piece(value, dim.dim, &range),
+                Meaning::Piece { .. } => !anywhere && *m == want,
+                Meaning::Full(_) | Meaning::Term { .. } => false,
+            };
+            if !fits_shape || !(is_whole && !anywhere || meanings.iter().any(holds)) {
                 return None;
             }
             args.push(want);
         }
         let results = factor.results.iter().zip(self.results_of()).map(|(dim, value)| match (dim, factor.kind) {
-            (Some(d), _) => Meaning::Piece { value, dim: d.dim, range: units.start * d.unit..units.end * d.unit },
-            (None, FactorKind::Pass) => Meaning::Full(value),
-            (None, FactorKind::Reduce(op)) => self.term(value, op, at, &units, factor.extent),
-            (None, FactorKind::Lookup) => self.term(value, Reduce::Sum, at, &units, factor.extent),
+            (Some(d), _) if anywhere => Some(Meaning::Uniform { value, dim: d.dim, length: units.len() * d.unit }),
+            (Some(d), _) => Some(Meaning::Piece { value, dim: d.dim, range: units.start * d.unit..units.end * d.unit }),
+            (None, FactorKind::Pass) => Some(Meaning::Full(value)),
+            (None, FactorKind::Reduce(_) | FactorKind::Lookup) if anywhere => None,
+            (None, FactorKind::Reduce(op)) => Some(self.term(value, op, at, &units, factor.extent)),
+            (None, FactorKind::Lookup) => Some(self.term(value, Reduce::Sum, at, &units, factor.extent)),
         });
-        self.accept(args, results.collect())
+        self.accept(args, results.collect::<Option<Vec<Meaning>>>()?)
     }
 
     fn term(&self, value: Value, op: Reduce, factor: usize, units: &Range<usize>, extent: usize) -> Meaning {
@@ -313,10 +356,19 @@ fn rearranged(whole: &Whole<'_>, local: &Graph, id: NodeId, known: &Meanings) ->
             known[node.args[0]].iter().filter_map(|m| embedded(m, &padded, op.low.as_slice(), result, reduce)).collect()
         }
         Op::Binary(op) => added(&known[node.args[0]], &known[node.args[1]], op.function).into_iter().collect(),
-        Op::Broadcast(_) | Op::Reshape(_) | Op::Transpose(_) => {
-            known[node.args[0]].iter().filter(|m| matches!(m, Meaning::Splat(_))).cloned().collect()
-        }
         _ => Vec::new(),
+    }
+}
+
+/// The one element that a node's result repeats, if it does.
+fn repeated(local: &Graph, id: NodeId, known: &Meanings) -> Option<Scalar> {
+    let node = &local.nodes[id];
+    match &node.op {
+        Op::Broadcast(_) | Op::Reshape(_) | Op::Transpose(_) => match known[node.args[0]].as_slice() {
+            [Meaning::Splat(x)] => Some(*x),
+            _ => None,
+        },
+        op => splat(op),
     }
 }
 
@@ -328,8 +380,11 @@ fn sliced(meaning: &Meaning, cut: &[usize], start: &[usize], limit: &[usize]) ->
             let range = range.start + start[dim]..range.start + limit[dim];
             Some(Meaning::Piece { value: *value, dim, range })
         }
+        Meaning::Uniform { value, dim: d, .. } if *d == dim => {
+            Some(Meaning::Uniform { value: *value, dim, length: limit[dim] - start[dim] })
+        }
         Meaning::Splat(x) => Some(Meaning::Splat(*x)),
-        Meaning::Piece { .. } | Meaning::Term { .. } => None,
+        Meaning::Piece { .. } | Meaning::Uniform { .. } | Meaning::Term { .. } => None,
     }
 }
 
@@ -340,7 +395,7 @@ fn joined(whole: &Whole<'_>, local: &Graph, args: &[Value], dim: usize, known: &
         let piece = known[*arg].iter().find_map(|m| match m {
             Meaning::Piece { value, dim: d, range } if *d == dim => Some((*value, range.clone())),
             Meaning::Full(value) => Some((*value, 0..local.shape(*arg)[dim])),
-            Meaning::Piece { .. } | Meaning::Term { .. } | Meaning::Splat(_) => None,
+            Meaning::Piece { .. } | Meaning::Uniform { .. } | Meaning::Term { .. } | Meaning::Splat(_) => None,
         })?;
         all = Some(match all {
             None => piece,

@@ -12,6 +12,8 @@ pub(super) enum Meaning {
     Full(Value),
     /// It is a range of one dimension of a whole value.
     Piece { value: Value, dim: usize, range: Range<usize> },
+    /// It is a range of that length of one dimension of a whole value, wherever it begins: the value repeats along it.
+    Uniform { value: Value, dim: usize, length: usize },
     /// It is one addend of a whole value: combining those of all devices gives the value if the shares tile.
     Term { value: Value, op: Reduce, shares: Shares },
     /// Every element is this one.
@@ -36,8 +38,20 @@ impl Meaning {
     /// Whether the statement is about a certain whole value.
     pub(super) fn concerns(&self, whole: Value) -> bool {
         match self {
-            Meaning::Full(v) | Meaning::Piece { value: v, .. } | Meaning::Term { value: v, .. } => *v == whole,
+            Meaning::Full(v)
+            | Meaning::Piece { value: v, .. }
+            | Meaning::Uniform { value: v, .. }
+            | Meaning::Term { value: v, .. } => *v == whole,
             Meaning::Splat(_) => false,
+        }
+    }
+
+    /// Whether it is this range of a dimension of a whole value.
+    pub(super) fn is_piece(&self, whole: Value, along: usize, wanted: &Range<usize>) -> bool {
+        match self {
+            Meaning::Piece { value, dim, range } => (*value, *dim) == (whole, along) && range == wanted,
+            Meaning::Uniform { value, dim, length } => (*value, *dim) == (whole, along) && *length == wanted.len(),
+            Meaning::Full(_) | Meaning::Term { .. } | Meaning::Splat(_) => false,
         }
     }
 
@@ -48,6 +62,7 @@ impl Meaning {
             Meaning::Piece { dim, range, .. } => {
                 Layout::split(*dim, [range.start, range.len(), shape[*dim] - range.end])
             }
+            Meaning::Uniform { dim, length, .. } => Layout::split(*dim, [0, *length, shape[*dim] - length]),
             Meaning::Term { op, .. } => Layout::Partial(*op),
         }
     }
@@ -60,7 +75,7 @@ impl Meaning {
             Meaning::Term { value, shares, .. } => {
                 shares.values().all(|(range, n)| *range == (0..*n)).then_some(*value)
             }
-            Meaning::Splat(_) => None,
+            Meaning::Uniform { .. } | Meaning::Splat(_) => None,
         }
     }
 
@@ -70,7 +85,7 @@ impl Meaning {
             Meaning::Full(v) => (*v == whole).then(|| [(Basis::Copy(whole), (0..1, 1))].into()),
             Meaning::Term { value, op: o, shares } => (*value == whole && *o == op).then(|| shares.clone()),
             Meaning::Splat(x) => (*x == op.identity(x.dtype())).then(|| [(Basis::Copy(whole), (0..0, 1))].into()),
-            Meaning::Piece { .. } => None,
+            Meaning::Piece { .. } | Meaning::Uniform { .. } => None,
         }
     }
 }

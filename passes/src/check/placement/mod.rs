@@ -226,13 +226,18 @@ impl<'a> Device<'a> {
 /// Whether two meanings say the same: a piece may be all there is.
 fn same(whole: &Whole<'_>, a: &Meaning, b: &Meaning) -> bool {
     let full = |m: &Meaning| m.as_full(|v, dim| whole.graph.shape(v)[dim]);
-    a == b || full(a).is_some_and(|v| full(b) == Some(v))
+    let piece = match b {
+        Meaning::Piece { value, dim, range } => a.is_piece(*value, *dim, range),
+        Meaning::Full(_) | Meaning::Uniform { .. } | Meaning::Term { .. } | Meaning::Splat(_) => false,
+    };
+    a == b || piece || full(a).is_some_and(|v| full(b) == Some(v))
 }
 
 /// The type of what a meaning says.
 fn shape_of(ty: &Type, meaning: &Meaning) -> Type {
     match meaning {
         Meaning::Piece { dim, range, .. } => ty.with_shape(ty.shape.with(*dim, range.len())),
+        Meaning::Uniform { dim, length, .. } => ty.with_shape(ty.shape.with(*dim, *length)),
         Meaning::Full(_) | Meaning::Term { .. } | Meaning::Splat(_) => ty.clone(),
     }
 }

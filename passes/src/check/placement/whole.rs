@@ -67,8 +67,11 @@ impl<'g> Whole<'g> {
 
     /// The element that a constant repeats.
     pub(super) fn splat(&self, value: Value) -> Option<Scalar> {
-        let id = self.graph.def_node(value)?;
-        splat(&self.graph.nodes[id].op)
+        let node = &self.graph.nodes[self.graph.def_node(value)?];
+        match &node.op {
+            Op::Broadcast(_) | Op::Reshape(_) | Op::Transpose(_) => self.splat(node.args[0]),
+            op => splat(op),
+        }
     }
 }
 
