@@ -284,7 +284,13 @@ impl Match<'_> {
                     continue;
                 }
                 partial |= known_term(meanings) || meanings.iter().any(|m| matches!(m, Meaning::Splat(_)));
-                let share = meanings.iter().find_map(|m| m.as_term(value, Reduce::Sum));
+                // Zeros that the model itself adds are complete wherever they are.
+                let zeros = self.whole.splat(value).is_some_and(|x| x == Reduce::Sum.identity(x.dtype()));
+                let own_zeros = zeros && meanings.iter().any(|m| matches!(m, Meaning::Splat(_)));
+                let share = match own_zeros {
+                    true => Some(Shares::new()),
+                    false => meanings.iter().find_map(|m| m.as_term(value, Reduce::Sum)),
+                };
                 match share.and_then(|s| unite(shares.clone(), &s)) {
                     Some(all) => shares = all,
                     None => fine = false,
