@@ -211,15 +211,16 @@ impl Plan {
         let work = self.m.saturating_mul(self.n).saturating_mul(self.k.max(16));
         let wanted = (work.saturating_mul(self.batches) / TASK_WORK).clamp(1, MOST_TASKS).div_ceil(self.batches);
         let row_units = self.m.div_ceil(row_unit);
-        // Tasks that pack for themselves need rows over which that pays.
-        let alone = match (self.right, self.left) {
-            (Right::Packed | Right::Direct { .. }, Left::Direct { .. } | Left::Rows | Left::Columns) => 1,
-            (Right::Packed | Right::Direct { .. }, Left::Image { order: Order::Rows }) => 1,
-            (Right::Whole | Right::Block, _) | (_, Left::Image { order: Order::Columns }) => 4 * tile / row_unit,
-        };
-        let by_rows = wanted.min(row_units.div_ceil(alone.max(1)));
-        self.m_grain = (row_units.div_ceil(by_rows) * row_unit).min(row_limit).min(self.m);
         let panels = self.n.div_ceil(self.panel);
+        // Tasks that copy operands for themselves need rows over which that pays, unless too few tasks are left.
+        let alone = match (self.right, self.left) {
+            (Right::Whole | Right::Block, _) | (_, Left::Image { order: Order::Columns }) => 4 * tile,
+            (Right::Packed | Right::Direct { .. }, Left::Direct { .. } | Left::Rows | Left::Columns)
+            | (Right::Packed | Right::Direct { .. }, Left::Image { order: Order::Rows }) => 1,
+        };
+        let sparing = row_units.div_ceil((alone / row_unit).max(1)).max(FEW_TASKS.div_ceil(panels));
+        let by_rows = wanted.min(sparing).min(row_units);
+        self.m_grain = (row_units.div_ceil(by_rows) * row_unit).min(row_limit).min(self.m);
         let by_columns = wanted.div_ceil(self.m.div_ceil(self.m_grain)).min(panels);
         self.n_grain = (panels.div_ceil(by_columns) * self.panel).min(column_limit);
         self.m_block = (row_limit / self.m_grain).max(1) * self.m_grain;
@@ -416,6 +417,8 @@ const MOST_COLUMNS: usize = 1024;
 /// Multiply-adds worth a task of their own, and a bound on the number of tasks.
 const TASK_WORK: usize = 1 << 18;
 const MOST_TASKS: usize = 96;
+/// Tasks that a contraction with enough work falls into in any case.
+const FEW_TASKS: usize = 16;
 
 /// Whether lines `step` apart fall on so few cache sets that a tile's worth of them evict each other.
 fn aliases(step: isize, bytes: usize) -> bool {
