@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use intwain::arrays::{Array, ArrayErrorKind, DType, FileBytes, Npz, read_npy, write_npz};
 use intwain::frontend::{
-    Arg, ImportErrorKind, ImportErrors, Initializer, KerasModel, LayerBody, ModelFile, Slot, Source, VarSpec, VarTree,
-    Weights, open_model, open_model_bytes, open_weights,
+    Arg, ImportErrorKind, ImportErrors, ImportOptions, Initializer, KerasModel, LayerBody, ModelFile, Slot, Source,
+    VarSpec, VarTree, Weights, import, open_model, open_model_bytes, open_weights,
 };
 
 fn fixture(name: &str) -> PathBuf {
@@ -373,4 +373,82 @@ fn a_shape_that_promises_too_much_takes_no_memory() {
     let weights = Weights::new(&tree, None, 0).unwrap();
     let error = weights.read(0).unwrap_err().to_string();
     assert!(error.contains("do not fit in memory"), "{error}");
+}
+
+fn tensor(array: &Array) -> intwain_ir::Tensor {
+    let ty = intwain_ir::Type::new(array.dtype(), array.shape());
+    intwain_ir::Tensor::from_bytes(ty, array.bytes().to_vec()).unwrap()
+}
+
+/// Whole-model files of tf-keras 2.21 with the outputs it computed: recurrent layers under masks, nested and frozen models,
+/// convolutions of every kind.
+#[test]
+fn keras_2_models_compute_what_keras_computes() {
+    for name in ["rnn", "nest", "conv"] {
+        let path = fixture(&format!("{name}.h5"));
+        let file = open_model(&path).unwrap();
+        let model = KerasModel::read(&file).unwrap();
+        let options = ImportOptions { batch: 3, ..ImportOptions::default() };
+        let imported = import(&model, &path, &options).unwrap();
+        intwain_ir::verify(&imported.graph).unwrap();
+        let inputs = Npz::open(&fixture(&format!("{name}_in.npz"))).unwrap();
+        let weights = Weights::new(&imported.vars, file.weights, 0).unwrap();
+        let inputs = imported.graph.inputs().map(|p| tensor(&inputs.read(&p.name).unwrap()));
+        let args = inputs.chain((0..weights.specs().len()).map(|i| tensor(&weights.read(i).unwrap()))).collect();
+        let outputs = intwain_ir::interp::run(&imported.graph, args).unwrap();
+        let expected = Npz::open(&fixture(&format!("{name}_out.npz"))).unwrap();
+        assert_eq!(outputs.len(), expected.names().count());
+        for (i, output) in outputs.iter().enumerate() {
+            let want = expected.read(&format!("out{i}")).unwrap();
+            assert_eq!(want.shape(), &output.ty.shape[..], "{name} {i}");
+            let scale = want.to_f64().iter().fold(0.0f64, |m, x| m.max(x.abs()));
+            for (a, b) in output.to_f64().iter().zip(want.to_f64()) {
+                assert!((a - b).abs() <= 2e-6 * scale, "{name} {i}: {a} and {b} at scale {scale}");
+            }
+        }
+    }
+}
+
+/// All that is wrong with the layers of a model comes together.
+#[test]
+fn layers_that_cannot_be_imported_are_all_listed() {
+    let layer = |class: &str, config: &str| format!(r#"{{"class_name": "{class}", "config": {{{config}}}}}"#);
+    let report = |layers: &[String]| {
+        let json = format!(
+            r#"{{"class_name": "Sequential", "keras_version": "2.9.0", "config": {{"name": "m", "layers": [
+                {{"class_name": "InputLayer", "config": {{"batch_input_shape": [null, 4], "name": "x"}}}}, {}]}}}}"#,
+            layers.join(", ")
+        );
+        let model = text(&json).unwrap();
+        let error = import(&model, Path::new("m.json"), &ImportOptions { batch: 2, ..Default::default() }).unwrap_err();
+        error.to_string()
+    };
+    let unknown = report(&[
+        layer("Dens", r#""name": "a", "units": 3"#),
+        layer("Dense", r#""name": "b", "units": 3"#),
+        layer("MyOwnThing", r#""name": "c""#),
+    ]);
+    assert_eq!(
+        unknown,
+        "m.json: $.config.layers[1].config \"a\": layer class `Dens` is not supported\n  help: did you mean `Dense`?\n\
+         m.json: $.config.layers[3].config \"c\": layer class `MyOwnThing` is not supported"
+    );
+    let keys = report(&[layer("Dense", r#""name": "a", "units": 3, "activaton": "relu""#)]);
+    assert_eq!(
+        keys,
+        "m.json: $.config.layers[1].config.activaton \"a\": the key `activaton` is not known here\n  \
+         help: did you mean `activation`?"
+    );
+    let values = report(&[layer("Dense", r#""name": "a", "units": NaN"#)]);
+    assert_eq!(values, "m.json: $.config.layers[1].config.units \"a\": is NaN; expected an integer of at least 1");
+    let shapes = report(&[layer("Conv2D", r#""name": "a", "filters": 3, "kernel_size": 3"#)]);
+    assert_eq!(
+        shapes,
+        "m.json: $.config.layers[1].config \"a\": takes a tensor of rank 4, its input has the shape [2, 4]"
+    );
+    let policy = report(&[layer("Dense", r#""name": "a", "units": 3, "dtype": "mixed_float16""#)]);
+    assert_eq!(
+        policy,
+        "m.json: $.config.layers[1].config.dtype \"a\": the dtype policy \"mixed_float16\" is not supported"
+    );
 }

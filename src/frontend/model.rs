@@ -247,6 +247,10 @@ impl Reader {
         fields.irrelevant(&AROUND);
         self.problems.extend(fields.finish());
         let module = at.get("module").and_then(|m| m.json.as_str()).map(str::to_string);
+        // Whole-model files of Keras 3 leave the module out. An operation's configuration is its name, a layer's never is.
+        let nameless = module.is_none() && self.generation == Generation::Three;
+        let bare = nameless && matches!(config.json, Json::Object(map) if map.len() == 1 && map.contains_key("name"));
+        let module = if bare { Some("keras.src.ops".to_string()) } else { module };
         self.refuse_custom(&at, class)?;
         self.refuse_shared(&at, class)?;
         let body = match class {

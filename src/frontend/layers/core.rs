@@ -208,12 +208,16 @@ impl Equation {
     /// Extents of all letters, from the input and from the output shape, which leaves out the batch.
     fn sizes(&self, input: &[usize], given: &[Option<usize>]) -> Option<Vec<(char, usize)>> {
         let mut sizes: Vec<(char, usize)> = self.input.iter().copied().zip(input.iter().copied()).collect();
-        // The shape is of the dimensions behind the batch; behind an ellipsis it may name those after it only.
+        // The shape leaves out the batch, or, beside an ellipsis, the dimensions it stands for as well.
         let behind = &self.output[1..];
+        let stands_in = |c: &&char| **c as u32 >= 0xE000;
+        let after: Vec<char> = self.output.iter().filter(|c| !stands_in(c)).copied().collect();
+        let leading = self.output.first().is_some_and(|c| !stands_in(&c));
+        let written = &after[usize::from(leading)..];
         let named = if given.len() == behind.len() {
             behind
-        } else if self.elided > 0 && given.len() <= behind.len() {
-            &behind[behind.len() - given.len()..]
+        } else if self.elided > 0 && given.len() == written.len() {
+            written
         } else {
             return None;
         };

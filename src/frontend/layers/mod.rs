@@ -6,6 +6,7 @@
 mod activations;
 mod attention;
 mod build;
+mod cells;
 mod conv;
 mod core;
 mod cx;
@@ -18,6 +19,7 @@ mod pool;
 mod recurrent;
 mod shape;
 mod windows;
+mod wrappers;
 
 pub use build::{ImportOptions, Imported, import};
 
@@ -92,7 +94,7 @@ const CLASSES: &[Entry] = &[
     layer("AveragePooling2D", pool::average_2d).or(&["AvgPool2D"]),
     layer("AveragePooling3D", pool::average_3d).or(&["AvgPool3D"]),
     passing("BatchNormalization", norm::batch).or(&["BatchNormalizationV1", "SyncBatchNormalization"]),
-    layer("Bidirectional", recurrent::bidirectional),
+    layer("Bidirectional", wrappers::bidirectional),
     layer("CenterCrop", image::center_crop),
     layer("Concatenate", merge::concatenate),
     layer("Conv1D", conv::conv_1d).or(&["Convolution1D"]),
@@ -141,6 +143,7 @@ const CLASSES: &[Entry] = &[
     passing("Normalization", norm::normalization),
     passing("PReLU", activations::prelu),
     layer("Permute", shape::permute),
+    layer("RNN", recurrent::rnn),
     layer("RMSNormalization", norm::rms),
     passing("ReLU", activations::relu),
     layer("RepeatVector", shape::repeat_vector),
@@ -156,7 +159,7 @@ const CLASSES: &[Entry] = &[
     layer("StochasticDepth", core::stochastic_depth),
     passing("Subtract", merge::subtract),
     passing("ThresholdedReLU", activations::thresholded_relu),
-    layer("TimeDistributed", recurrent::time_distributed),
+    layer("TimeDistributed", wrappers::time_distributed),
     passing("UnitNormalization", norm::unit),
     layer("UpSampling1D", image::up_sampling_1d),
     layer("UpSampling2D", image::up_sampling_2d),

@@ -1,60 +1,97 @@
-//! Recurrent layers and wrappers over time.
+//! Recurrent layers.
 //!
 //! A layer becomes one `scan`. What does not depend on the state (x·W + b of all steps) is computed before it in one
 //! product. Sequences are `[T, N, ..]` inside.
 
 use std::sync::Arc;
 
-use intwain_ir::ops::{Concat, Reverse, Scan};
-use intwain_ir::{DType, Graph, Rows, Shape, Trainable, Type, Value};
+use intwain_ir::ops::{Reverse, Scan};
+use intwain_ir::{DType, Graph, Rows, Shape, Type, Value};
 
-use super::activations::{Activation, initializer};
 use super::build::Builder;
+use super::cells::{Cell, Family, Variables};
 use super::conv::add_bias;
-use super::cx::{Cx, Out, T, misfit, unsupported};
-use super::inputs::{Inputs, Item};
-use crate::frontend::cursor::Fields;
-use crate::frontend::file::Generation;
-use crate::frontend::init::Initializer;
+use super::cx::{Cx, Out, T, misfit};
+use super::inputs::Inputs;
+use crate::frontend::cursor::{At, Fields};
+use crate::frontend::error::ImportErrorKind;
 use crate::frontend::json::Json;
-use crate::frontend::model::LayerBody;
+use crate::frontend::names::nearest;
 use crate::frontend::weights::Slot;
 
-/// The arithmetic of one step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Lstm,
-    /// The reset gate is applied to the state's product.
-    GruAfter,
-    /// The reset gate is applied to the state.
-    GruBefore,
-    Simple,
+pub(super) fn lstm(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    layer(b, fields, inputs, Family::Lstm)
 }
 
-impl Kind {
-    /// Stretches of `units` columns in the kernels.
-    fn gates(self) -> usize {
-        match self {
-            Kind::Lstm => 4,
-            Kind::GruAfter | Kind::GruBefore => 3,
-            Kind::Simple => 1,
-        }
-    }
+pub(super) fn gru(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    layer(b, fields, inputs, Family::Gru)
+}
 
-    fn states(self) -> usize {
-        match self {
-            Kind::Lstm => 2,
-            Kind::GruAfter | Kind::GruBefore | Kind::Simple => 1,
-        }
+pub(super) fn simple_rnn(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    layer(b, fields, inputs, Family::Simple)
+}
+
+/// A cell and where its variables belong.
+struct Place {
+    cell: Cell,
+    slot: Slot,
+    class: &'static str,
+    name: String,
+}
+
+fn layer(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, family: Family) -> Out {
+    let (class, name) = family.cell();
+    let cell = Cell::read(b, fields, family)?;
+    let place = Place { cell, slot: Slot::Attribute("cell"), class, name: name.to_string() };
+    walk(b, fields, inputs, vec![place])
+}
+
+/// `RNN(cell)`: one cell, or several on top of each other.
+pub(super) fn rnn(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let at = fields.require("cell")?;
+    fields.irrelevant(&["unroll"]);
+    let class = at.require("class_name")?;
+    let config = at.require("config")?;
+    if class.str()? != "StackedRNNCells" {
+        let place = place(b, &at, Slot::Attribute("cell"))?;
+        return walk(b, fields, inputs, vec![place]);
+    }
+    let stack = config.fields()?;
+    stack.irrelevant(&["trainable", "dtype", "reverse_state_order"]);
+    let name = stack.opt("name").map_or(Ok("stacked_rnn_cells"), |n| n.str())?.to_string();
+    let cells = stack.require("cells")?.array()?;
+    if let Some(unknown) = stack.finish().into_iter().next() {
+        return Err(unknown.into());
+    }
+    let places = cells.iter().map(|cell| place(b, cell, Slot::Listed("cells"))).collect::<Out<Vec<_>>>()?;
+    let part = b.cx.part(Slot::Attribute("cell"), "StackedRNNCells", &name, true);
+    let outer = b.cx.owner();
+    walk_in(b, fields, inputs, places, (part, outer))
+}
+
+/// Reads a cell by its class.
+fn place(b: &Builder, at: &At<'_>, slot: Slot) -> Out<Place> {
+    let class = at.require("class_name")?;
+    let Some(family) = Family::of_cell(class.str()?) else {
+        let known = ["LSTMCell", "GRUCell", "SimpleRNNCell", "StackedRNNCells"];
+        let class = class.str()?.to_string();
+        let kind = ImportErrorKind::UnknownLayer { nearest: nearest(&class, known).map(str::to_string), class };
+        return Err(at.error(kind).into());
+    };
+    let fields = at.require("config")?.fields()?;
+    fields.irrelevant(&["trainable", "dtype"]);
+    let cell = Cell::read(b, &fields, family)?;
+    let (class, usual) = family.cell();
+    let name = fields.opt("name").map_or(Ok(usual), |n| n.str())?.to_string();
+    match fields.finish().into_iter().next() {
+        Some(unknown) => Err(unknown.into()),
+        None => Ok(Place { cell, slot, class, name }),
     }
 }
 
-struct Cell {
-    kind: Kind,
-    units: usize,
-    activation: Activation,
-    recurrent: Activation,
-    use_bias: bool,
+fn walk(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, places: Vec<Place>) -> Out {
+    let owner = b.cx.owner();
+    walk_in(b, fields, inputs, places, (owner, owner))
 }
 
 /// How the sequence is walked and what comes out.
@@ -65,96 +102,50 @@ struct Walk {
     zero_masked: bool,
 }
 
-pub(super) fn lstm(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
-    layer(b, fields, inputs, Kind::Lstm, ("LSTMCell", "lstm_cell"))
-}
-
-pub(super) fn gru(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
-    let after = fields.bool_or("reset_after", b.cx.generation == Generation::Three)?;
-    let kind = if after { Kind::GruAfter } else { Kind::GruBefore };
-    layer(b, fields, inputs, kind, ("GRUCell", "gru_cell"))
-}
-
-pub(super) fn simple_rnn(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
-    layer(b, fields, inputs, Kind::Simple, ("SimpleRNNCell", "simple_rnn_cell"))
-}
-
-/// Keys that matter for training only, or say how and not what is computed.
-const NEUTRAL: [&str; 12] = [
-    "dropout",
-    "recurrent_dropout",
-    "seed",
-    "unroll",
-    "implementation",
-    "use_cudnn",
-    "kernel_regularizer",
-    "recurrent_regularizer",
-    "bias_regularizer",
-    "kernel_constraint",
-    "recurrent_constraint",
-    "bias_constraint",
-];
-
-fn layer(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, kind: Kind, cell: (&str, &str)) -> Out {
-    fields.irrelevant(&NEUTRAL);
+/// Declares the cells' variables below an owner and builds the scan.
+fn walk_in(
+    b: &mut Builder,
+    fields: &Fields<'_>,
+    inputs: &Inputs,
+    places: Vec<Place>,
+    (below, outer): (usize, usize),
+) -> Out {
     fields.irrelevant(&["input_dim", "input_length"]);
     fields.neutral("time_major", &[Json::Bool(false)])?;
     fields.neutral("stateful", &[Json::Bool(false)])?;
-    let sigmoid = Activation::Sigmoid;
-    let spec = Cell {
-        kind,
-        units: fields.require("units")?.positive()?,
-        activation: Activation::read(&b.cx, fields, "activation", Activation::Tanh)?,
-        recurrent: match kind {
-            Kind::Simple => sigmoid,
-            Kind::Lstm | Kind::GruAfter | Kind::GruBefore => {
-                Activation::read(&b.cx, fields, "recurrent_activation", sigmoid)?
-            }
-        },
-        use_bias: fields.bool_or("use_bias", true)?,
-    };
     let walk = Walk {
         backwards: fields.bool_or("go_backwards", false)?,
         sequences: fields.bool_or("return_sequences", false)?,
         state: fields.bool_or("return_state", false)?,
         zero_masked: fields.bool_or("zero_output_for_mask", false)?,
     };
-    let unit_forget = kind == Kind::Lstm && fields.bool_or("unit_forget_bias", true)?;
-    let kernel_init = initializer(fields, "kernel_initializer", Initializer::glorot_uniform())?;
-    let recurrent_init = initializer(fields, "recurrent_initializer", Initializer::Orthogonal { gain: 1.0 })?;
-    let mut bias_init = initializer(fields, "bias_initializer", Initializer::ZEROS)?;
-    let u = spec.units;
-    if unit_forget && bias_init == Initializer::ZEROS {
-        bias_init = Initializer::Stretches(vec![(u, 0.0), (u, 1.0), (2 * u, 0.0)]);
-    }
-
     let given = inputs.many()?;
     let x = given[0];
     let initial = match inputs.named("initial_state") {
         Some(item) => item.tensors().iter().map(|t| t.value).collect(),
         None => given[1..].iter().map(|t| t.value).collect::<Vec<_>>(),
     };
-    if !initial.is_empty() && initial.len() != kind.states() {
-        return Err(misfit(format!("has {} state(s), {} are given", kind.states(), initial.len())));
+    let states: usize = places.iter().map(|p| p.cell.states()).sum();
+    if !initial.is_empty() && initial.len() != states {
+        return Err(misfit(format!("has {states} state(s), {} are given", initial.len())));
     }
     let mask = inputs.tensor(1, "mask")?.map(|m| m.value).or(x.mask);
     let value = b.cx.floating(x.value)?;
     let &[_, _, features] = b.cx.dims(value).as_slice() else {
         return Err(misfit(format!("takes a tensor of rank 3, its input has the shape {:?}", b.cx.dims(value))));
     };
-    let part = b.cx.part(Slot::Attribute("cell"), cell.0, cell.1, true);
-    let outer = b.cx.enter(part);
-    let columns = u * kind.gates();
-    let vars = (|| -> Out<(Value, Value, Option<Value>)> {
-        let kernel = b.cx.var("kernel", &[features, columns], kernel_init, Trainable::Yes)?;
-        let recurrent = b.cx.var("recurrent_kernel", &[u, columns], recurrent_init, Trainable::Yes)?;
-        let shape = if kind == Kind::GruAfter { vec![2, columns] } else { vec![columns] };
-        let bias = if spec.use_bias { Some(b.cx.var("bias", &shape, bias_init, Trainable::Yes)?) } else { None };
-        Ok((kernel, recurrent, bias))
-    })();
-    b.cx.enter(outer);
-    let vars = vars?;
-    let mut outputs = run(&mut b.cx, &spec, &walk, value, mask, &initial, vars)?;
+    let mut features = features;
+    let mut cells = Vec::new();
+    for place in places {
+        b.cx.enter(below);
+        let part = b.cx.part(place.slot, place.class, &place.name, true);
+        b.cx.enter(part);
+        let vars = place.cell.declare(&mut b.cx, features);
+        b.cx.enter(outer);
+        features = place.cell.units;
+        cells.push((place.cell, vars?));
+    }
+    let mut outputs = run(&mut b.cx, &cells, &walk, value, mask, &initial)?;
     if walk.sequences {
         outputs[0].mask = mask;
     }
@@ -162,83 +153,96 @@ fn layer(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, kind: Kind, cell
 }
 
 /// Builds the scan and gives the output, then the states where they are asked for.
-fn run(
-    cx: &mut Cx,
-    cell: &Cell,
-    walk: &Walk,
-    x: Value,
-    mask: Option<Value>,
-    initial: &[Value],
-    (kernel, recurrent, bias): (Value, Value, Option<Value>),
-) -> Out {
-    let u = cell.units;
+fn run(cx: &mut Cx, cells: &[(Cell, Variables)], walk: &Walk, x: Value, mask: Option<Value>, initial: &[Value]) -> Out {
     let dims = cx.dims(x);
     let (n, steps) = (dims[0], dims[1]);
     let dtype = cx.g.ty(x).dtype;
-    let (input_bias, state_bias) = match (bias, cell.kind) {
-        (Some(bias), Kind::GruAfter) => {
-            let row = |cx: &mut Cx, r: usize| -> Out<Value> {
-                let row = cx.g.slice_dim(bias, 0, r..r + 1)?;
-                Ok(cx.g.reshape(row, &Shape::from([3 * u]))?)
-            };
-            (Some(row(cx, 0)?), Some(row(cx, 1)?))
-        }
-        (bias, _) => (bias, None),
-    };
-    let mut xs = cx.g.matmul(x, kernel)?;
-    if let Some(bias) = input_bias {
+    let (first, vars) = &cells[0];
+    let mut xs = cx.g.matmul(x, vars.kernel)?;
+    if let Some(bias) = vars.input_bias {
         xs = add_bias(cx, xs, bias)?;
     }
     let mut sequences = vec![cx.g.transpose(xs, &[1, 0, 2])?];
     if let Some(mask) = mask {
         let mask = cx.g.cast(DType::Bool, mask)?;
-        let mask = cx.g.transpose(mask, &[1, 0])?;
-        sequences.push(cx.g.broadcast(mask, &Shape::from([steps, n, u]), &[0, 1])?);
+        sequences.push(cx.g.transpose(mask, &[1, 0])?);
     }
     if walk.backwards {
-        sequences =
-            sequences.into_iter().map(|s| Ok(cx.g.push(Reverse { dims: vec![0] }, &[s])?)).collect::<Out<_>>()?;
+        for s in &mut sequences {
+            *s = cx.g.push(Reverse { dims: vec![0] }, &[*s])?;
+        }
     }
-    let state_ty = Type::new(dtype, Shape::from([n, u]));
-    let zeros = cx.g.full(dtype, 0.0, &state_ty.shape)?;
-    let mut states: Vec<Value> = if initial.is_empty() { vec![zeros; cell.kind.states()] } else { initial.to_vec() };
+    let units: Vec<usize> = cells.iter().flat_map(|(c, _)| vec![c.units; c.states()]).collect();
+    let width = cells.last().map_or(first.units, |(c, _)| c.units);
+    let zeros = |cx: &mut Cx, u: usize| cx.g.full(dtype, 0.0, &Shape::from([n, u]));
+    let mut states = initial.to_vec();
+    if states.is_empty() {
+        states = units.iter().map(|&u| Ok(zeros(cx, u)?)).collect::<Out<_>>()?;
+    }
     // A masked step repeats the output before it, which at the start is 0 whatever the initial state.
     let carries_output = mask.is_some() && !walk.zero_masked;
     if carries_output {
-        states.push(zeros);
+        states.push(zeros(cx, width)?);
     }
-    let wholes: Vec<Value> = match cell.kind {
-        Kind::GruBefore => vec![cx.g.slice_dim(recurrent, 1, 0..2 * u)?, cx.g.slice_dim(recurrent, 1, 2 * u..3 * u)?],
-        Kind::Lstm | Kind::GruAfter | Kind::Simple => [recurrent].into_iter().chain(state_bias).collect(),
-    };
+    // Per cell what its steps see whole: for those above the first also what projects their input.
+    let mut wholes = Vec::new();
+    for (i, (cell, vars)) in cells.iter().enumerate() {
+        let mut own = cell.wholes(cx, vars)?;
+        if i > 0 {
+            own.push(vars.kernel);
+            own.extend(vars.input_bias);
+        }
+        wholes.push(own);
+    }
 
-    let inner = |ty: &Type| ty.with_shape(Shape::from(&ty.shape[1..]));
-    let mut step = Step { cx: Cx::new("step", "", true, cx.generation, cx.float), u };
-    step.cx.dtype = dtype;
-    step.cx.g.origin = cx.g.origin.clone();
-    let state_in: Vec<Value> =
-        (0..states.len()).map(|i| step.cx.g.input(&format!("state{i}"), state_ty.clone(), Rows::Batched)).collect();
+    let mut step = Cx::new("step", "", true, cx.generation, cx.float);
+    step.dtype = dtype;
+    step.g.origin = cx.g.origin.clone();
+    let mut input = |name: String, ty: Type, rows| step.g.input(&name, ty, rows);
+    let state_in: Vec<Value> = states
+        .iter()
+        .enumerate()
+        .map(|(i, &s)| input(format!("state{i}"), cx.g.ty(s).clone(), Rows::Batched))
+        .collect();
+    let position = |ty: &Type| ty.with_shape(Shape::from(&ty.shape[1..]));
     let sequence_in: Vec<Value> = sequences
         .iter()
         .enumerate()
-        .map(|(i, &s)| step.cx.g.input(&format!("x{i}"), inner(cx.g.ty(s)), Rows::Batched))
+        .map(|(i, &s)| input(format!("x{i}"), position(cx.g.ty(s)), Rows::Batched))
         .collect();
-    let whole_in: Vec<Value> = wholes
+    let flat: Vec<Value> = wholes.iter().flatten().copied().collect();
+    let mut whole_in = flat
         .iter()
         .enumerate()
-        .map(|(i, &w)| step.cx.g.input(&format!("w{i}"), cx.g.ty(w).clone(), Rows::Whole))
-        .collect();
-    let mut next = step.advance(cell, sequence_in[0], &state_in, &whole_in)?;
-    let mut output = next[0];
+        .map(|(i, &w)| input(format!("w{i}"), cx.g.ty(w).clone(), Rows::Whole))
+        .collect::<Vec<_>>();
+
+    let mut next = Vec::new();
+    let mut projected = sequence_in[0];
+    let mut at = 0;
+    for (i, (cell, vars)) in cells.iter().enumerate() {
+        let own: Vec<Value> = whole_in.drain(..wholes[i].len()).collect();
+        let mut own = own.as_slice();
+        if i > 0 {
+            let extra = 1 + usize::from(vars.input_bias.is_some());
+            let (kept, projection) = own.split_at(own.len() - extra);
+            own = kept;
+            projected = step.g.matmul(projected, projection[0])?;
+            if let Some(&bias) = projection.get(1) {
+                projected = add_bias(&mut step, projected, bias)?;
+            }
+        }
+        let new = cell.advance(&mut step, projected, &state_in[at..at + cell.states()], own)?;
+        at += cell.states();
+        projected = new[0];
+        next.extend(new);
+    }
+    let mut output = projected;
     if let Some(&mask) = sequence_in.get(1) {
-        let before = if carries_output {
-            *state_in.last().expect("the output is a state")
-        } else {
-            step.cx.g_zero(dtype, &state_ty.shape)?
-        };
-        output = step.cx.g.select(mask, output, before)?;
+        let before = if carries_output { state_in[at] } else { zeros(&mut step, width)? };
+        output = held(&mut step, mask, output, before)?;
         for (new, &old) in next.iter_mut().zip(&state_in) {
-            *new = step.cx.g.select(mask, *new, old)?;
+            *new = held(&mut step, mask, *new, old)?;
         }
         if carries_output {
             next.push(output);
@@ -247,231 +251,36 @@ fn run(
     // The last output is a state unless masked steps give zeros.
     let stacked = walk.sequences || (mask.is_some() && walk.zero_masked);
     for (i, value) in next.iter().enumerate() {
-        step.cx.g.output(&format!("state{i}"), *value);
+        step.g.output(&format!("state{i}"), *value);
     }
     if stacked {
-        step.cx.g.output("y", output);
+        step.g.output("y", output);
     }
-    let body = Arc::new(Graph { origin: Default::default(), ..step.cx.g });
+    let body = Arc::new(Graph { origin: Default::default(), ..step.g });
     let op = Scan { count: steps, states: states.len(), sequences: sequences.len(), body };
-    let operands: Vec<Value> = states.iter().chain(&sequences).chain(&wholes).copied().collect();
+    let operands: Vec<Value> = states.iter().chain(&sequences).chain(&flat).copied().collect();
     let results = cx.g.push_all(op, &operands)?;
     let y = if walk.sequences {
         cx.g.transpose(results[states.len()], &[1, 0, 2])?
     } else if stacked {
         let last = cx.g.slice_dim(results[states.len()], 0, steps - 1..steps)?;
-        cx.g.reshape(last, &state_ty.shape)?
+        cx.g.reshape(last, &Shape::from([n, width]))?
     } else if carries_output {
         results[states.len() - 1]
     } else {
-        results[0]
+        // The first state of the topmost cell.
+        results[units.len() - cells.last().map_or(1, |(c, _)| c.states())]
     };
     let mut out = vec![T::from(y)];
     if walk.state {
-        out.extend(results[..cell.kind.states()].iter().map(|&s| T::from(s)));
+        out.extend(results[..units.len()].iter().map(|&s| T::from(s)));
     }
     Ok(out)
 }
 
-impl Cx {
-    fn g_zero(&mut self, dtype: DType, shape: &Shape) -> Out<Value> {
-        Ok(self.g.full(dtype, 0.0, shape)?)
-    }
-}
-
-/// The body of a scan as it is written.
-struct Step {
-    cx: Cx,
-    u: usize,
-}
-
-impl Step {
-    fn columns(&mut self, x: Value, stretch: usize) -> Out<Value> {
-        Ok(self.cx.g.slice_dim(x, 1, stretch * self.u..(stretch + 1) * self.u)?)
-    }
-
-    /// The states after a step; the first is its output.
-    fn advance(&mut self, cell: &Cell, x: Value, states: &[Value], wholes: &[Value]) -> Out<Vec<Value>> {
-        let h = states[0];
-        match cell.kind {
-            Kind::Simple => {
-                let product = self.cx.g.matmul(h, wholes[0])?;
-                let sum = self.cx.g.add(x, product)?;
-                Ok(vec![cell.activation.apply(&mut self.cx, sum)?])
-            }
-            Kind::Lstm => {
-                let product = self.cx.g.matmul(h, wholes[0])?;
-                let z = self.cx.g.add(x, product)?;
-                let parts: [Value; 4] =
-                    [self.columns(z, 0)?, self.columns(z, 1)?, self.columns(z, 2)?, self.columns(z, 3)?];
-                let i = cell.recurrent.apply(&mut self.cx, parts[0])?;
-                let f = cell.recurrent.apply(&mut self.cx, parts[1])?;
-                let candidate = cell.activation.apply(&mut self.cx, parts[2])?;
-                let o = cell.recurrent.apply(&mut self.cx, parts[3])?;
-                let (kept, new) = (self.cx.g.mul(f, states[1])?, self.cx.g.mul(i, candidate)?);
-                let c = self.cx.g.add(kept, new)?;
-                let shown = cell.activation.apply(&mut self.cx, c)?;
-                Ok(vec![self.cx.g.mul(o, shown)?, c])
-            }
-            Kind::GruAfter => {
-                let mut product = self.cx.g.matmul(h, wholes[0])?;
-                if let Some(&bias) = wholes.get(1) {
-                    product = add_bias(&mut self.cx, product, bias)?;
-                }
-                let z = self.gate(cell, x, product, 0)?;
-                let r = self.gate(cell, x, product, 1)?;
-                let (from_x, from_h) = (self.columns(x, 2)?, self.columns(product, 2)?);
-                let reset = self.cx.g.mul(r, from_h)?;
-                let sum = self.cx.g.add(from_x, reset)?;
-                self.mix(cell, z, h, sum)
-            }
-            Kind::GruBefore => {
-                let product = self.cx.g.matmul(h, wholes[0])?;
-                let z = self.gate(cell, x, product, 0)?;
-                let r = self.gate(cell, x, product, 1)?;
-                let reset = self.cx.g.mul(r, h)?;
-                let from_h = self.cx.g.matmul(reset, wholes[1])?;
-                let from_x = self.columns(x, 2)?;
-                let sum = self.cx.g.add(from_x, from_h)?;
-                self.mix(cell, z, h, sum)
-            }
-        }
-    }
-
-    fn gate(&mut self, cell: &Cell, x: Value, product: Value, stretch: usize) -> Out<Value> {
-        let (a, b) = (self.columns(x, stretch)?, self.columns(product, stretch)?);
-        let sum = self.cx.g.add(a, b)?;
-        cell.recurrent.apply(&mut self.cx, sum)
-    }
-
-    /// z·h + (1 − z)·act(sum).
-    fn mix(&mut self, cell: &Cell, z: Value, h: Value, sum: Value) -> Out<Vec<Value>> {
-        let candidate = cell.activation.apply(&mut self.cx, sum)?;
-        let ty = self.cx.g.ty(z).clone();
-        let one = self.cx.g.full(ty.dtype, 1.0, &ty.shape)?;
-        let rest = self.cx.g.sub(one, z)?;
-        let (kept, new) = (self.cx.g.mul(z, h)?, self.cx.g.mul(rest, candidate)?);
-        Ok(vec![self.cx.g.add(kept, new)?])
-    }
-}
-
-/// A recurrent layer and a copy of it that walks the other way.
-pub(super) fn bidirectional(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
-    let merge = match fields.get("merge_mode") {
-        None => "concat",
-        Some(at) if at.is_null() => "",
-        Some(at) => match at.str()? {
-            mode @ ("concat" | "sum" | "mul" | "ave") => mode,
-            _ => return Err(at.accepted(&["concat", "sum", "mul", "ave", "null"]).into()),
-        },
-    };
-    if fields.opt("backward_layer").is_some_and(|at| !same_but_direction(fields, at.json)) {
-        return Err(unsupported("a `backward_layer` of its own"));
-    }
-    fields.irrelevant(&["return_sequences", "return_state", "stateful", "go_backwards", "zero_output_for_mask"]);
-    let inner = b.inner_layer(fields, "layer")?;
-    let LayerBody::Leaf(config) = &inner.body else { return Err(unsupported("a model inside Bidirectional")) };
-    let flag = |key: &str| config.get(key) == Some(&Json::Bool(true));
-    let (sequences, state) = (flag("return_sequences"), flag("return_state"));
-    let mut halves = Vec::new();
-    let first = inputs.many()?;
-    let states: Vec<T> = match inputs.named("initial_state") {
-        Some(item) => item.tensors(),
-        None => first[1..].to_vec(),
-    };
-    if !states.len().is_multiple_of(2) {
-        return Err(misfit(format!("{} initial states for two directions", states.len())));
-    }
-    let mask = inputs.tensor(1, "mask")?;
-    for (slot, prefix, backwards) in [("forward_layer", "forward", false), ("backward_layer", "backward", true)] {
-        let mut half = inner.clone();
-        half.name = format!("{prefix}_{}", inner.name);
-        half.path = b.cx.below(&half.name);
-        if let LayerBody::Leaf(Json::Object(map)) = &mut half.body {
-            let way = flag("go_backwards") != backwards;
-            map.insert("go_backwards".to_string(), Json::Bool(way));
-            if sequences {
-                map.insert("zero_output_for_mask".to_string(), Json::Bool(true));
-            }
-        }
-        let middle = states.len() / 2;
-        let own = if backwards { &states[middle..] } else { &states[..middle] };
-        let mut call = Inputs::single(first[0]);
-        if !own.is_empty() {
-            call.kwargs.insert("initial_state".to_string(), Item::List(own.iter().map(|t| Item::Tensor(*t)).collect()));
-        }
-        if let Some(mask) = mask {
-            call.kwargs.insert("mask".to_string(), Item::Tensor(mask));
-        }
-        let owner = b.declare_inner(&half, Slot::Attribute(slot));
-        halves.push(b.layer(&half, owner, &call)?);
-    }
-    let (forward, mut backward) = (halves.remove(0), halves.remove(0));
-    let cx = &mut b.cx;
-    if sequences {
-        backward[0].value = cx.g.push(Reverse { dims: vec![1] }, &[backward[0].value])?;
-    }
-    let (f, r) = (forward[0], backward[0]);
-    let dim = cx.rank(f.value) - 1;
-    let value = match merge {
-        "concat" => cx.g.push(Concat { dim }, &[f.value, r.value])?,
-        "sum" => cx.g.add(f.value, r.value)?,
-        "mul" => cx.g.mul(f.value, r.value)?,
-        "ave" => {
-            let sum = cx.g.add(f.value, r.value)?;
-            let ty = cx.g.ty(sum).clone();
-            let half = cx.g.full(ty.dtype, 0.5, &ty.shape)?;
-            cx.g.mul(sum, half)?
-        }
-        _ => f.value,
-    };
-    let mut out = vec![T { value, mask: f.mask }];
-    if merge.is_empty() {
-        out.push(T { value: r.value, mask: f.mask });
-    }
-    if state {
-        out.extend(&forward[1..]);
-        out.extend(&backward[1..]);
-    }
-    Ok(out)
-}
-
-/// Whether the written backward layer is the forward one walking the other way: Keras writes it always.
-fn same_but_direction(fields: &Fields<'_>, backward: &Json) -> bool {
-    let strip = |json: &Json| -> Option<Json> {
-        let mut config = json.get("config")?.clone();
-        if let Json::Object(map) = &mut config {
-            ["name", "go_backwards", "dtype", "seed"].iter().for_each(|key| drop(map.shift_remove(*key)));
-            map.values_mut().for_each(|value| {
-                if let Json::Object(inner) = value {
-                    inner.shift_remove("shared_object_id");
-                }
-            });
-        }
-        Some(config)
-    };
-    let forward = fields.at().json.get("layer").and_then(strip);
-    forward.is_some() && forward == strip(backward)
-}
-
-/// A layer applied to every step: steps become rows.
-pub(super) fn time_distributed(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
-    let x = inputs.one()?;
-    inputs.tensor(1, "mask")?;
-    let inner = b.inner_layer(fields, "layer")?;
-    let dims = b.cx.dims(x.value);
-    let &[n, steps, ..] = dims.as_slice() else {
-        return Err(misfit(format!("takes a tensor of rank 3 or more, its input has the shape {dims:?}")));
-    };
-    let folded: Vec<usize> = [n * steps].into_iter().chain(dims[2..].iter().copied()).collect();
-    let rows = b.cx.g.reshape(x.value, &Shape::from(folded))?;
-    let owner = b.declare_inner(&inner, Slot::Attribute("layer"));
-    let outputs = b.layer(&inner, owner, &Inputs::single(rows.into()))?;
-    let mut out = Vec::new();
-    for y in outputs {
-        let dims = b.cx.dims(y.value);
-        let unfolded: Vec<usize> = [n, steps].into_iter().chain(dims[1..].iter().copied()).collect();
-        out.push(T { value: b.cx.g.reshape(y.value, &Shape::from(unfolded))?, mask: x.mask });
-    }
-    Ok(out)
+/// The new value where the step's mask `[N]` is true, else the old one.
+fn held(cx: &mut Cx, mask: Value, new: Value, old: Value) -> Out<Value> {
+    let shape = cx.g.shape(new).clone();
+    let mask = cx.g.broadcast(mask, &shape, &[0])?;
+    Ok(cx.g.select(mask, new, old)?)
 }
