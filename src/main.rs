@@ -1,2 +1,7 @@
 //! The `intwain` command.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    intwain::cli::main()
+}

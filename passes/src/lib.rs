@@ -8,6 +8,7 @@
 
 pub mod check;
 pub mod cost;
+pub mod differentiate;
 pub mod fuse;
 pub mod hardware;
 pub mod listing;

@@ -1,0 +1,194 @@
+//! Commands and flags. `docs/cli.md` is the contract.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use intwain_ir::DType;
+use intwain_passes::place::Strategy;
+use std::path::PathBuf;
+
+/// A tensor compiler that splits a Keras model across two devices.
+#[derive(Debug, Parser)]
+#[command(name = "intwain", version, about)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// Flags of every command.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Common {
+    /// Print one machine-readable document.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Print errors only.
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+    /// Print more; twice for most.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Print how long each pass took.
+    #[arg(long, global = true)]
+    pub(crate) time: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a model on all rows of its inputs.
+    Run(RunArgs),
+    /// Gradients of the outputs, weighted by cotangents.
+    Grad(GradArgs),
+}
+
+/// How a model file is read.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ModelArgs {
+    /// Model: architecture JSON, .keras, or whole-model .h5.
+    pub(crate) model: PathBuf,
+    /// Weights in place of the model's: .weights.h5, .h5, .safetensors or .npz.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) weights: Option<PathBuf>,
+    /// Seed of weights that are initialised because there are none.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Extents that the model leaves open, without the batch: NAME=224x224x3.
+    #[arg(long, value_name = "NAME=EXTENTS", value_parser = parse_shape)]
+    pub(crate) shape: Vec<(String, Vec<usize>)>,
+    /// Floating type in place of the model's: float32 or float64.
+    #[arg(long, value_name = "TYPE", value_parser = parse_float)]
+    pub(crate) dtype: Option<DType>,
+}
+
+/// Where and how a program runs.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DeviceArgs {
+    /// Devices: cpu:0, or cpu:0,cpu:1.
+    #[arg(long, value_parser = parse_devices)]
+    pub(crate) devices: Option<Devices>,
+    /// How the model is split.
+    #[arg(long, value_enum, default_value_t = Split::Auto)]
+    pub(crate) split: Split,
+    /// Run on one device where the split is not possible.
+    #[arg(long)]
+    pub(crate) allow_one: bool,
+    /// Rows per device of a data split, a ratio elsewhere: 3,2.
+    #[arg(long, value_name = "N,N", value_parser = parse_parts)]
+    pub(crate) parts: Option<[usize; 2]>,
+    /// Rows of a call.
+    #[arg(long, value_parser = positive)]
+    pub(crate) batch: Option<usize>,
+    /// Threads per device.
+    #[arg(long, value_parser = positive)]
+    pub(crate) threads: Option<usize>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Inputs: an .npz, or an .npy for a model with one input.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) inputs: PathBuf,
+    /// Where outputs go, an .npz; without it a summary is printed.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) outputs: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) devices: DeviceArgs,
+    /// Run this often and print the median time and spread.
+    #[arg(long, value_parser = positive)]
+    pub(crate) repeat: Option<usize>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct GradArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Inputs: an .npz, or an .npy for a model with one input.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) inputs: PathBuf,
+    /// Cotangents of the floating outputs: cot0, cot1, …
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cotangents: PathBuf,
+    /// Where gradients go: gin0, … of the floating inputs, gw0, … of the trainable weights.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) outputs: PathBuf,
+    #[command(flatten)]
+    pub(crate) devices: DeviceArgs,
+}
+
+/// The devices that `--devices` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Devices {
+    pub(crate) count: usize,
+}
+
+/// How a model is split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Split {
+    /// The fastest.
+    Auto,
+    /// Not at all.
+    One,
+    /// By rows.
+    Data,
+    /// By channels, heads and vocabularies.
+    Tensor,
+    /// In two segments.
+    Pipeline,
+}
+
+impl Split {
+    /// The planner's name for it.
+    pub(crate) fn strategy(self) -> Option<Strategy> {
+        match self {
+            Split::Auto => None,
+            Split::One => Some(Strategy::One),
+            Split::Data => Some(Strategy::Data),
+            Split::Tensor => Some(Strategy::Tensor),
+            Split::Pipeline => Some(Strategy::Pipeline),
+        }
+    }
+}
+
+fn parse_devices(text: &str) -> Result<Devices, String> {
+    let names: Vec<&str> = text.split(',').map(str::trim).collect();
+    for name in &names {
+        let (kind, number) = name.split_once(':').unwrap_or((name, ""));
+        match kind {
+            "cpu" if number.parse::<u32>().is_ok() => {}
+            "cuda" | "ptx" => return Err(format!("`{name}`: this build runs CPU devices only: cpu:0, cpu:1")),
+            _ => return Err(format!("`{name}` is no device; use cpu:0, or cpu:0,cpu:1")),
+        }
+    }
+    match names.len() {
+        1 | 2 => Ok(Devices { count: names.len() }),
+        n => Err(format!("{n} devices; one or two can be used")),
+    }
+}
+
+fn parse_shape(text: &str) -> Result<(String, Vec<usize>), String> {
+    let help = || format!("`{text}`: write NAME=224x224x3");
+    let (name, extents) = text.split_once('=').ok_or_else(help)?;
+    let extents: Result<Vec<usize>, _> = extents.split('x').map(str::parse).collect();
+    Ok((name.to_string(), extents.map_err(|_| help())?))
+}
+
+fn parse_float(text: &str) -> Result<DType, String> {
+    match text {
+        "float32" => Ok(DType::F32),
+        "float64" => Ok(DType::F64),
+        _ => Err(format!("`{text}`: float32 and float64 are supported")),
+    }
+}
+
+fn parse_parts(text: &str) -> Result<[usize; 2], String> {
+    let parts: Result<Vec<usize>, _> = text.split(',').map(|p| p.trim().parse()).collect();
+    match parts.as_deref() {
+        Ok([a, b]) if a + b > 0 => Ok([*a, *b]),
+        _ => Err(format!("`{text}`: write two numbers, such as 3,2")),
+    }
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| format!("`{text}` is not a number above 0"))
+}

@@ -1,0 +1,24 @@
+//! `intwain grad`.
+
+use super::args::{Common, GradArgs};
+use super::{Failure, data, run};
+use crate::arrays::Npz;
+use crate::model::to_tensor;
+use crate::session::Session;
+
+pub(crate) fn grad(a: &GradArgs, common: &Common) -> Result<(), Failure> {
+    let model = run::open(&a.model, common)?;
+    let inputs = data::read_inputs(&a.inputs, &model.graph(1)?)?;
+    let npz = Npz::open(&a.cotangents)?;
+    let mut cotangents = std::collections::BTreeMap::new();
+    let names: Vec<String> = npz.names().filter(|n| n.starts_with("cot")).map(String::from).collect();
+    for name in names {
+        cotangents.insert(name.clone(), to_tensor(&npz.read(&name)?));
+    }
+    let mut session = Session::new(&model, run::session_options(&a.devices))?;
+    let gradients = session.gradients(&inputs, &cotangents)?;
+    if common.time {
+        eprint!("{}", session.timings.table());
+    }
+    data::write_outputs(&a.outputs, &gradients)
+}

@@ -1,0 +1,40 @@
+//! The command line: parses, prints and picks exit codes. Everything it does is a call of the library.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the only place that prints")]
+
+mod args;
+mod data;
+mod failure;
+mod grad;
+mod run;
+
+use args::{Cli, Command};
+use clap::Parser;
+use failure::Failure;
+use std::process::ExitCode;
+
+/// Runs the command of this process.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version are no failures.
+            let code = if e.use_stderr() { 2 } else { 0 };
+            let _ = e.print();
+            return ExitCode::from(code);
+        }
+    };
+    match dispatch(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn dispatch(cli: &Cli) -> Result<(), Failure> {
+    match &cli.command {
+        Command::Run(a) => run::run(a, &cli.common),
+        Command::Grad(a) => grad::grad(a, &cli.common),
+    }
+}

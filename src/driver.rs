@@ -1,0 +1,127 @@
+//! From a graph to programs: the only place where passes and code generation meet.
+
+use intwain_ir::{Graph, Layout, Target, Type};
+use intwain_passes::fuse::{self, Cluster};
+use intwain_passes::hardware::Hardware;
+use intwain_passes::partition::{PartitionError, partition};
+use intwain_passes::pass::{self, GLOBAL, LOCAL};
+use intwain_passes::place::{self, PlaceError, Plan, Planner};
+use intwain_passes::program::{DeviceProgram, program};
+use intwain_passes::{PassError, Timings, check, reshard};
+use std::sync::Arc;
+
+/// Why a graph could not be compiled.
+#[derive(Debug, thiserror::Error)]
+pub enum CompileError {
+    /// The model does not fit the machine or cannot be split as asked.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// A pass failed: a defect.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// Dividing the graph failed: a defect.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// The divided graph is not equal to the whole: a defect.
+    #[error("the split program was refused by its checker: {}", .0.join("; "))]
+    Refused(Vec<String>),
+}
+
+impl CompileError {
+    /// Whether the compiler is to blame rather than the input.
+    pub fn is_defect(&self) -> bool {
+        match self {
+            CompileError::Place(_) => false,
+            CompileError::Pass(_) | CompileError::Partition(_) | CompileError::Refused(_) => true,
+        }
+    }
+}
+
+/// A tensor that the host gives to the devices or takes from them.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// Name of the parameter or output.
+    pub name: Arc<str>,
+    /// Type of the whole tensor.
+    pub ty: Type,
+    /// How it is divided.
+    pub layout: Layout,
+}
+
+/// A graph on its way to programs, with what was decided on the way.
+#[derive(Debug)]
+pub struct Compiled {
+    /// The whole graph after the passes before placement.
+    pub graph: Graph,
+    /// What was decided.
+    pub plan: Plan,
+    /// The whole graph with layouts and communication.
+    pub explicit: Graph,
+    /// Each device's graph.
+    pub locals: Vec<Graph>,
+    /// Each device's clusters.
+    pub clusters: Vec<Vec<Cluster>>,
+    /// Each device's program.
+    pub programs: Vec<DeviceProgram>,
+    /// Inputs and weights, in the order of the graph's parameters.
+    pub params: Vec<Port>,
+    /// Outputs, in order.
+    pub outputs: Vec<Port>,
+}
+
+/// Sees the graph, or a device's graph, after each pass.
+pub type Observer<'a> = &'a mut dyn FnMut(&'static str, &Graph);
+
+/// Runs the passes before placement.
+pub fn prepare(graph: Graph, timings: &mut Timings, after: Observer<'_>) -> Result<Graph, CompileError> {
+    pass::check("import", &graph, timings)?;
+    after("import", &graph);
+    Ok(pass::run(GLOBAL, graph, timings, after)?)
+}
+
+/// Plans a prepared graph.
+pub fn plan(
+    graph: &Graph,
+    hardware: &Hardware,
+    options: place::Options,
+    timings: &mut Timings,
+) -> Result<Plan, CompileError> {
+    Ok(timings.time("place", || Planner::new(graph, hardware, options).plan())?)
+}
+
+/// Makes the programs of a prepared graph under a plan.
+pub fn lower(
+    graph: Graph,
+    plan: Plan,
+    target: &dyn Target,
+    timings: &mut Timings,
+    after: Observer<'_>,
+) -> Result<Compiled, CompileError> {
+    let sharded = timings.time("shard", || reshard::apply(&graph, &plan));
+    pass::check("shard", &sharded, timings)?;
+    after("shard", &sharded);
+    let explicit = timings.time("reshard", || reshard::reshard(&sharded, &plan.nodes)).map_err(PassError::from)?;
+    pass::check("reshard", &explicit, timings)?;
+    after("reshard", &explicit);
+    let raw = timings.time("partition", || partition(&explicit))?;
+    let problems = timings.time("check", || check::placement::check(&explicit, &raw));
+    if !problems.is_empty() {
+        return Err(CompileError::Refused(problems.iter().map(ToString::to_string).collect()));
+    }
+    let mut locals = Vec::new();
+    for local in raw {
+        pass::check("partition", &local, timings)?;
+        after("partition", &local);
+        locals.push(pass::run(LOCAL, local, timings, after)?);
+    }
+    let clusters: Vec<Vec<Cluster>> = locals.iter().map(|g| timings.time("fuse", || fuse::fuse(g, target))).collect();
+    let programs = locals.iter().zip(&clusters).map(|(g, c)| timings.time("program", || program(g, c))).collect();
+    let port = |name: &Arc<str>, v: intwain_ir::Value| Port {
+        name: name.clone(),
+        ty: explicit.ty(v).clone(),
+        layout: explicit.layout(v),
+    };
+    let params = explicit.params.iter().map(|p| port(&p.name, p.value)).collect();
+    let outputs = explicit.outputs.iter().map(|o| port(&o.name, o.value)).collect();
+    Ok(Compiled { graph, plan, explicit, locals, clusters, programs, params, outputs })
+}

@@ -1,0 +1,112 @@
+//! A model: architecture and weights.
+
+use crate::arrays::{Array, ArrayError};
+use crate::frontend::{self, ImportErrors, Imported, KerasModel, Weights};
+use intwain_ir::{DType, Graph, Shape, Tensor, Type};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// How to read a model.
+#[derive(Clone, Debug, Default)]
+pub struct ModelOptions {
+    /// A weight file in place of the model's own weights.
+    pub weights: Option<PathBuf>,
+    /// Seed for weights that are initialised because there are none.
+    pub seed: u64,
+    /// Extents of inputs (without the batch) that the file leaves open, by input name.
+    pub shapes: BTreeMap<String, Vec<usize>>,
+    /// The floating type in place of the file's.
+    pub float: Option<DType>,
+}
+
+/// Why a model could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The file holds a model that cannot be imported.
+    #[error(transparent)]
+    Import(#[from] ImportErrors),
+    /// An array cannot be read.
+    #[error(transparent)]
+    Array(#[from] ArrayError),
+    /// A weight that the model does not have.
+    #[error("the model has no weight `{0}`")]
+    NoWeight(String),
+}
+
+/// A Keras model, read from a file. Weights stay in their file until a device needs them.
+#[derive(Debug)]
+pub struct Model {
+    path: PathBuf,
+    keras: KerasModel,
+    options: ModelOptions,
+    weights: Weights,
+}
+
+/// Where a model's weights come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightOrigin {
+    /// A file.
+    File,
+    /// The model's initializers and a seed.
+    Initialised,
+}
+
+impl Model {
+    /// Reads a model file, and its weights if there are any.
+    pub fn open(path: &Path, options: ModelOptions) -> Result<Model, ModelError> {
+        let file = frontend::open_model(path)?;
+        let keras = KerasModel::read(&file)?;
+        let source = match &options.weights {
+            Some(weights) => Some(frontend::open_weights(weights)?),
+            None => file.weights,
+        };
+        let imported = import(&keras, path, &options, 1)?;
+        let weights = Weights::new(&imported.vars, source, options.seed)
+            .map_err(|problems| ImportErrors { file: path.to_path_buf(), problems })?;
+        Ok(Model { path: path.to_path_buf(), keras, options, weights })
+    }
+
+    /// The model's name in its file.
+    pub fn name(&self) -> &str {
+        &self.keras.name
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the weights come from.
+    pub fn weight_origin(&self) -> WeightOrigin {
+        if self.weights.source().is_some() { WeightOrigin::File } else { WeightOrigin::Initialised }
+    }
+
+    /// The graph for calls of `rows` rows.
+    pub fn graph(&self, rows: usize) -> Result<Graph, ModelError> {
+        Ok(import(&self.keras, &self.path, &self.options, rows)?.graph)
+    }
+
+    /// Reads or makes a weight by its path.
+    pub fn weight(&self, path: &str) -> Result<Tensor, ModelError> {
+        let i = self.weights.specs().iter().position(|s| s.path == path);
+        let i = i.ok_or_else(|| ModelError::NoWeight(path.into()))?;
+        Ok(to_tensor(&self.weights.read(i)?))
+    }
+}
+
+fn import(keras: &KerasModel, path: &Path, options: &ModelOptions, batch: usize) -> Result<Imported, ImportErrors> {
+    let ask = frontend::ImportOptions { batch, shapes: options.shapes.clone(), float: options.float };
+    frontend::import(keras, path, &ask)
+}
+
+/// An array of a file as a tensor.
+pub fn to_tensor(array: &Array) -> Tensor {
+    let ty = Type::new(array.dtype(), Shape::from(array.shape()));
+    Tensor::from_bytes(ty, array.bytes().to_vec()).expect("an array has as many bytes as its type")
+}
+
+/// A tensor as an array for a file.
+pub fn to_array(tensor: &Tensor) -> Array {
+    Array::from_bytes(tensor.ty.dtype, tensor.ty.shape.to_vec(), &tensor.data)
+        .expect("a tensor has as many bytes as its type")
+}

@@ -1,0 +1,114 @@
+//! Messages between devices: for every channel and direction a ring of slots in memory of its own.
+//!
+//! The sender copies into a free slot and goes on; the receiver takes what is there and frees the slot. So a device
+//! may run ahead of the other by as many messages as a ring has slots, and its own buffers are free at once.
+
+use super::memory::{OutOfMemory, Region};
+use super::team::pause;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Slots of a ring.
+const SLOTS: u64 = 2;
+
+/// How long a device waits for another before it gives up.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A direction of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Route {
+    pub(crate) channel: usize,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+}
+
+/// Why a message did not come through.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    /// The other device failed; its own error says why.
+    #[error("another device stopped")]
+    Stopped,
+    /// The other device did not answer.
+    #[error("device {device} waited {seconds} s for channel {channel}")]
+    TimedOut {
+        /// The device that waits.
+        device: usize,
+        /// The communication.
+        channel: usize,
+        /// How long.
+        seconds: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Ring {
+    memory: Region,
+    slot: usize,
+    sent: AtomicU64,
+    taken: AtomicU64,
+}
+
+/// The rings of a program.
+#[derive(Debug)]
+pub(crate) struct Links {
+    rings: BTreeMap<Route, Ring>,
+    stop: AtomicBool,
+}
+
+impl Links {
+    /// Rings for messages of the sizes given.
+    pub(crate) fn new(routes: impl IntoIterator<Item = (Route, usize)>) -> Result<Links, OutOfMemory> {
+        let ring = |bytes: usize| -> Result<Ring, OutOfMemory> {
+            let slot = bytes.next_multiple_of(super::memory::ALIGNMENT);
+            let memory = Region::new(slot * SLOTS as usize)?;
+            Ok(Ring { memory, slot, sent: AtomicU64::new(0), taken: AtomicU64::new(0) })
+        };
+        let rings = routes.into_iter().map(|(r, bytes)| Ok((r, ring(bytes)?))).collect::<Result<_, OutOfMemory>>()?;
+        Ok(Links { rings, stop: AtomicBool::new(false) })
+    }
+
+    /// Makes every wait end with an error: a device has failed.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    fn ring(&self, route: Route) -> &Ring {
+        self.rings.get(&route).expect("rings exist for every communication of the programs")
+    }
+
+    fn wait(&self, device: usize, route: Route, ready: impl Fn() -> bool) -> Result<(), LinkError> {
+        let mut spins = 0;
+        let mut since = None;
+        while !ready() {
+            pause(&mut spins);
+            if self.stop.load(Ordering::Acquire) {
+                return Err(LinkError::Stopped);
+            }
+            if spins % 4096 == 0 && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                return Err(LinkError::TimedOut { device, channel: route.channel, seconds: PATIENCE.as_secs() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a free slot, lets `fill` write the message, and passes it on.
+    pub(crate) fn send(&self, route: Route, fill: impl FnOnce(*mut u8)) -> Result<(), LinkError> {
+        let ring = self.ring(route);
+        let sent = ring.sent.load(Ordering::Relaxed);
+        self.wait(route.from, route, || sent - ring.taken.load(Ordering::Acquire) < SLOTS)?;
+        fill(ring.memory.at((sent % SLOTS) as usize * ring.slot));
+        ring.sent.store(sent + 1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Waits for the next message, lets `take` read it, and frees its slot.
+    pub(crate) fn receive(&self, route: Route, take: impl FnOnce(*const u8)) -> Result<(), LinkError> {
+        let ring = self.ring(route);
+        let taken = ring.taken.load(Ordering::Relaxed);
+        self.wait(route.to, route, || ring.sent.load(Ordering::Acquire) > taken)?;
+        take(ring.memory.at((taken % SLOTS) as usize * ring.slot));
+        ring.taken.store(taken + 1, Ordering::Release);
+        Ok(())
+    }
+}

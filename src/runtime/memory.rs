@@ -1,0 +1,63 @@
+//! Memory that kernels of several threads write to: aligned, zeroed, shared by raw pointer.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+
+/// Alignment of a region, and so of every buffer in it.
+pub(crate) const ALIGNMENT: usize = 64;
+
+/// A zeroed piece of memory of fixed size.
+///
+/// It hands out raw pointers only. Who uses them must make sure that no byte is written while another thread reads or
+/// writes it: the program's commands run in order, the tasks of a kernel write disjoint bytes, and the memory plan
+/// keeps values that live at the same time apart.
+#[derive(Debug)]
+pub(crate) struct Region {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the region owns its memory and is freed once; all access goes through `unsafe` by the rule above.
+unsafe impl Send for Region {}
+// SAFETY: as for Send.
+unsafe impl Sync for Region {}
+
+/// The machine has not the memory asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot allocate {bytes} bytes of memory")]
+pub struct OutOfMemory {
+    /// What was asked for.
+    pub bytes: usize,
+}
+
+impl Region {
+    /// Allocates at least one byte.
+    pub(crate) fn new(bytes: usize) -> Result<Region, OutOfMemory> {
+        let layout = Layout::from_size_align(bytes.max(1), ALIGNMENT).map_err(|_| OutOfMemory { bytes })?;
+        // SAFETY: the size is not 0.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(OutOfMemory { bytes })?;
+        Ok(Region { start, layout })
+    }
+
+    /// The byte at `offset`.
+    ///
+    /// # Panics
+    /// If `offset` is beyond the end.
+    pub(crate) fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset <= self.layout.size(), "offset {offset} in {} bytes", self.layout.size());
+        // SAFETY: within the allocation, or one past its end.
+        unsafe { self.start.as_ptr().add(offset) }
+    }
+
+    /// Size in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.layout.size()
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}

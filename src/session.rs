@@ -1,0 +1,282 @@
+//! A model on devices: compiles what the number of rows asks for, and runs.
+
+use crate::driver::{self, CompileError, Compiled};
+use crate::model::{Model, ModelError};
+use crate::runtime::{self, Call, DeviceError, OutOfMemory, Team, Variant};
+use intwain_ir::{Graph, ParamKind, Rows, Shape, Tensor, Type};
+use intwain_passes::Timings;
+use intwain_passes::differentiate::gradients;
+use intwain_passes::hardware::{Catalogue, Hardware};
+use intwain_passes::place::{self, Strategy};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How to run a model.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// Number of CPU devices, 1 or 2.
+    pub devices: usize,
+    /// Threads per device; `None`: the machine's cores divided by the devices.
+    pub threads: Option<usize>,
+    /// A named strategy; `None`: the fastest.
+    pub split: Option<Strategy>,
+    /// What happens when the named strategy cannot split the model.
+    pub fallback: Fallback,
+    /// Rows per device of a data split; elsewhere their ratio.
+    pub parts: Option<[usize; 2]>,
+    /// Rows of a call.
+    pub batch: Option<usize>,
+}
+
+impl Default for SessionOptions {
+    fn default() -> SessionOptions {
+        SessionOptions { devices: 1, threads: None, split: None, fallback: Fallback::Refuse, parts: None, batch: None }
+    }
+}
+
+/// What happens when a named strategy cannot split a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallback {
+    /// It is an error.
+    Refuse,
+    /// One device does everything.
+    One,
+}
+
+/// Why a model could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The model cannot be read.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The model cannot be compiled.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// A device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The machine has too little memory.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
+    /// The inputs do not fit the model.
+    #[error("input `{name}`: {problem}")]
+    Input {
+        /// The input.
+        name: String,
+        /// What is wrong and what would be accepted.
+        problem: String,
+    },
+    /// Threads could not be started.
+    #[error("cannot start the threads of a device: {0}")]
+    Threads(#[from] std::io::Error),
+    /// The options contradict each other.
+    #[error("{0}")]
+    Options(String),
+}
+
+/// A model with the programs, memory and threads to run it.
+#[derive(Debug)]
+pub struct Session<'m> {
+    model: &'m Model,
+    options: SessionOptions,
+    teams: Vec<Team>,
+    variants: Vec<(usize, Variant, Arc<Compiled>)>,
+    /// Time spent in each pass.
+    pub timings: Timings,
+}
+
+impl<'m> Session<'m> {
+    /// Starts the devices' threads. Programs are compiled when inputs come.
+    pub fn new(model: &'m Model, options: SessionOptions) -> Result<Session<'m>, RunError> {
+        if !(1..=2).contains(&options.devices) {
+            return Err(RunError::Options(format!("{} devices; one or two can be used", options.devices)));
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = options.threads.unwrap_or((cores / options.devices).max(1));
+        let teams = (0..options.devices).map(|_| Team::new(threads)).collect::<Result<_, _>>()?;
+        Ok(Session { model, options, teams, variants: Vec::new(), timings: Timings::default() })
+    }
+
+    /// The hardware that programs are planned for: CPU devices of this machine.
+    fn hardware() -> Hardware {
+        Catalogue::built_in().get("cpu").expect("the catalogue has the CPU")
+    }
+
+    /// The program for calls of `rows` rows.
+    pub fn compiled(&mut self, rows: usize) -> Result<Arc<Compiled>, RunError> {
+        let index = self.variant(rows)?;
+        Ok(self.variants[index].2.clone())
+    }
+
+    fn variant(&mut self, rows: usize) -> Result<usize, RunError> {
+        if let Some(i) = self.variants.iter().position(|v| v.0 == rows) {
+            return Ok(i);
+        }
+        let graph = self.model.graph(rows)?;
+        let compiled = Arc::new(compile(graph, &self.options, &mut self.timings)?);
+        let variant = self.load(&compiled)?;
+        self.variants.push((rows, variant, compiled));
+        Ok(self.variants.len() - 1)
+    }
+
+    /// Runs the model on all rows of the inputs, in order. Inputs are by name; outputs come in model order.
+    pub fn run(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<(String, Tensor)>, RunError> {
+        let signature = self.model.graph(1)?;
+        let batched = signature.params.iter().all(|p| !matches!(p.kind, ParamKind::Input { rows: Rows::Whole }));
+        let ordered = order(&signature, inputs)?;
+        let total = count_rows(&signature, &ordered)?;
+        let batch = self.options.batch.unwrap_or(total.min(32)).max(1);
+        let calls = if batched { self.calls(total, batch)? } else { vec![(total, None)] };
+        let mut plan = Vec::new();
+        for (rows, range) in calls {
+            plan.push(Call { variant: self.variant(rows)?, rows: range });
+        }
+        let Some(first) = plan.first() else { return Ok(self.empty(&signature)) };
+        let compiled = self.variants[first.variant].2.clone();
+        let mut outputs: Vec<Tensor> = compiled
+            .outputs
+            .iter()
+            .map(|o| Tensor::zeros(if batched { with_rows(&o.ty, total) } else { o.ty.clone() }))
+            .collect();
+        let devices = self.variants.iter().map(|v| v.2.programs.len()).max().unwrap_or(1);
+        let mut variants: Vec<&mut Variant> = self.variants.iter_mut().map(|v| &mut v.1).collect();
+        runtime::run(&mut variants, &self.teams[..devices], &plan, &ordered, &mut outputs)?;
+        Ok(compiled.outputs.iter().map(|o| o.name.to_string()).zip(outputs).collect())
+    }
+
+    /// Gradients of Σ ⟨output, cotangent⟩ in inference mode, of all rows in one call: `gin{i}` of floating inputs and
+    /// `gw{j}` of trainable weights. `cotangents` holds `cot{i}` for every floating output.
+    pub fn gradients(
+        &mut self,
+        inputs: &BTreeMap<String, Tensor>,
+        cotangents: &BTreeMap<String, Tensor>,
+    ) -> Result<Vec<(String, Tensor)>, RunError> {
+        let rows = count_rows(&self.model.graph(1)?, &order(&self.model.graph(1)?, inputs)?)?;
+        let graph = gradients(&self.model.graph(rows)?).map_err(CompileError::from)?;
+        let mut all = inputs.clone();
+        all.extend(cotangents.iter().map(|(n, t)| (n.clone(), t.clone())));
+        let ordered = order(&graph, &all)?;
+        for (p, t) in graph.inputs().zip(&ordered) {
+            if t.ty != *graph.ty(p.value) {
+                let problem = format!("is {}, needed is {}", t.ty, graph.ty(p.value));
+                return Err(RunError::Input { name: p.name.to_string(), problem });
+            }
+        }
+        let compiled = compile(graph, &self.options, &mut self.timings)?;
+        let mut variant = self.load(&compiled)?;
+        let mut outputs: Vec<Tensor> = compiled.outputs.iter().map(|o| Tensor::zeros(o.ty.clone())).collect();
+        let call = [Call { variant: 0, rows: None }];
+        let teams = &self.teams[..compiled.programs.len()];
+        runtime::run(&mut [&mut variant], teams, &call, &ordered, &mut outputs)?;
+        Ok(compiled.outputs.iter().map(|o| o.name.to_string()).zip(outputs).collect())
+    }
+
+    /// Memory for a program, with the model's weights in it.
+    fn load(&self, compiled: &Compiled) -> Result<Variant, RunError> {
+        let (model, teams) = (self.model, &self.teams[..compiled.programs.len()]);
+        Variant::new(compiled, teams, &|p| crate::kernels::make(p), |param| {
+            Ok::<_, RunError>(model.weight(&compiled.params[param].name)?)
+        })
+    }
+
+    /// Rows of each call and where they lie.
+    fn calls(&mut self, total: usize, batch: usize) -> Result<Vec<(usize, runtime::Rows)>, RunError> {
+        let mut calls = Vec::new();
+        let mut at = 0;
+        while at < total {
+            let rows = batch.min(total - at);
+            let pieces = self.micro_batches(rows)?.min(rows);
+            for piece in 0..pieces {
+                // Near-equal pieces, so that there are at most two sizes.
+                let (from, to) = (at + piece * rows / pieces, at + (piece + 1) * rows / pieces);
+                calls.push((to - from, Some(from..to)));
+            }
+            at += rows;
+        }
+        Ok(calls)
+    }
+
+    /// How many pieces a pipeline works on at a time.
+    fn micro_batches(&mut self, rows: usize) -> Result<usize, RunError> {
+        if self.options.devices == 1 || self.options.split.is_some_and(|s| s != Strategy::Pipeline) {
+            return Ok(1);
+        }
+        let graph = driver::prepare(self.model.graph(rows)?, &mut self.timings, &mut |_, _| {})?;
+        Ok(plan(&graph, &self.options, &mut self.timings)?.micro_batches)
+    }
+
+    fn empty(&self, signature: &Graph) -> Vec<(String, Tensor)> {
+        let outputs = signature.outputs.iter();
+        outputs.map(|o| (o.name.to_string(), Tensor::zeros(with_rows(signature.ty(o.value), 0)))).collect()
+    }
+
+    /// Memory held by each device, in bytes.
+    pub fn memory(&self) -> Vec<usize> {
+        let mut bytes = vec![0; self.teams.len()];
+        for (_, v, _) in &self.variants {
+            v.bytes().iter().zip(&mut bytes).for_each(|(b, total)| *total += b);
+        }
+        bytes
+    }
+}
+
+/// The plan of a prepared graph for CPU devices.
+fn plan(graph: &Graph, options: &SessionOptions, timings: &mut Timings) -> Result<place::Plan, CompileError> {
+    let strategy = if options.devices == 1 { Some(Strategy::One) } else { options.split };
+    let ask = place::Options { strategy, parts: options.parts, ..place::Options::default() };
+    match driver::plan(graph, &Session::hardware(), ask.clone(), timings) {
+        Err(CompileError::Place(place::PlaceError::CannotSplit { .. })) if options.fallback == Fallback::One => {
+            let one = place::Options { strategy: Some(Strategy::One), ..ask };
+            driver::plan(graph, &Session::hardware(), one, timings)
+        }
+        plan => plan,
+    }
+}
+
+fn compile(graph: Graph, options: &SessionOptions, timings: &mut Timings) -> Result<Compiled, CompileError> {
+    let graph = driver::prepare(graph, timings, &mut |_, _| {})?;
+    let plan = plan(&graph, options, timings)?;
+    driver::lower(graph, plan, &crate::kernels::target(), timings, &mut |_, _| {})
+}
+
+fn with_rows(ty: &Type, rows: usize) -> Type {
+    if ty.rank() == 0 { ty.clone() } else { ty.with_shape(ty.shape.with(0, rows)) }
+}
+
+/// The inputs in the graph's order, in its element types.
+fn order(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, RunError> {
+    let missing = |name: &str| RunError::Input {
+        name: name.into(),
+        problem: format!("is missing; given are {}", inputs.keys().cloned().collect::<Vec<_>>().join(", ")),
+    };
+    graph
+        .inputs()
+        .map(|p| {
+            let t = inputs.get(&*p.name).ok_or_else(|| missing(&p.name))?;
+            let want = graph.ty(p.value);
+            let same_rest = |a: &Shape, b: &Shape| a.len() == b.len() && a.iter().skip(1).eq(b.iter().skip(1));
+            if !same_rest(&t.ty.shape, &want.shape) {
+                let problem = format!("has shape {}, the model takes {}", t.ty.shape, want.shape);
+                return Err(RunError::Input { name: p.name.to_string(), problem });
+            }
+            Ok(t.cast(want.dtype))
+        })
+        .collect()
+}
+
+/// Rows of the inputs, which must agree.
+fn count_rows(graph: &Graph, inputs: &[Tensor]) -> Result<usize, RunError> {
+    let mut rows: Option<(usize, String)> = None;
+    for (p, t) in graph.inputs().zip(inputs) {
+        let n = t.ty.shape.first().copied().unwrap_or(1);
+        match &rows {
+            Some((m, first)) if *m != n => {
+                let problem = format!("has {n} rows, `{first}` has {m}");
+                return Err(RunError::Input { name: p.name.to_string(), problem });
+            }
+            Some(_) => {}
+            None => rows = Some((n, p.name.to_string())),
+        }
+    }
+    Ok(rows.map_or(1, |r| r.0))
+}
