@@ -191,18 +191,25 @@ impl Device {
     }
 
     fn launch(&self, k: usize, ready: &Ready, team: &Team) {
-        /// Addresses that the tasks of a kernel share.
-        struct Args<'a>(&'a [*mut u8], *mut u8);
+        /// What the tasks of a kernel share.
+        struct Shared<'a> {
+            args: &'a [*mut u8],
+            scratch: *mut u8,
+            scratch_bytes: usize,
+        }
         // SAFETY: tasks write disjoint bytes, and each thread has its own scratch.
-        unsafe impl Sync for Args<'_> {}
-        let kernel = &self.kernels[k];
-        let args = Args(&ready.args, self.scratch.at(0));
-        let args = &args;
-        team.run(kernel.tasks(), &|tasks, member| {
-            // SAFETY: addresses of buffers of the kernel's types; the plan keeps results apart from operands; scratch
-            // has a piece for every member of the team.
-            unsafe { kernel.run(args.0, tasks, args.1.add(member * self.scratch_bytes)) };
-        });
+        unsafe impl Sync for Shared<'_> {}
+        impl Shared<'_> {
+            fn run(&self, kernel: &dyn Kernel, tasks: std::ops::Range<usize>, member: usize) {
+                // SAFETY: addresses of buffers of the kernel's types; the plan keeps results apart from operands;
+                // scratch has a piece for every member of the team.
+                unsafe { kernel.run(self.args, tasks, self.scratch.add(member * self.scratch_bytes)) };
+            }
+        }
+        let kernel = &*self.kernels[k];
+        let shared =
+            Shared { args: &ready.args, scratch: self.scratch.at(0), scratch_bytes: self.scratch_bytes };
+        team.run(kernel.tasks(), &|tasks, member| shared.run(kernel, tasks, member));
     }
 
     fn leaf(&self, op: &Op, c: &Command) -> Result<(), DeviceError> {

@@ -10,6 +10,8 @@ mod kernel;
 mod links;
 mod memory;
 mod team;
+#[cfg(test)]
+mod tests;
 
 pub use device::DeviceError;
 pub use links::LinkError;

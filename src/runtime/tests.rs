@@ -1,0 +1,90 @@
+//! Whole graphs on one and two CPU devices against the interpreter.
+
+use super::{Call, OutOfMemory, Team, Variant, run};
+use crate::driver;
+use crate::runtime::DeviceError;
+use intwain_ir::scalar::{Binary, Reduce};
+use intwain_ir::{DType, Graph, Rows, Tensor, Trainable, Type, interp, ops};
+use intwain_passes::Timings;
+use intwain_passes::hardware::Catalogue;
+use intwain_passes::place::{self, Strategy};
+
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// Two dense layers with a skip, a softmax and a sum over rows' features.
+fn model(rows: usize) -> Graph {
+    let mut g = Graph::new("m");
+    let x = g.input("x", Type::new(DType::F32, [rows, 6]), Rows::Batched);
+    let w = g.weight("w", Type::new(DType::F32, [6, 10]), Trainable::Yes);
+    let b = g.weight("b", Type::new(DType::F32, [10]), Trainable::Yes);
+    let v = g.weight("v", Type::new(DType::F32, [10, 6]), Trainable::Yes);
+    let h = g.matmul(x, w).unwrap();
+    let h = g.binary_broadcast(Binary::Add, h, b).unwrap();
+    let zero = g.full(DType::F32, 0.0, &g.shape(h).clone()).unwrap();
+    let h = g.binary(Binary::Max, h, zero).unwrap();
+    let y = g.matmul(h, v).unwrap();
+    let y = g.add(y, x).unwrap();
+    let p = g.push(ops::Softmax { dim: 1 }, &[y]).unwrap();
+    let s = g.reduce(Reduce::Sum, y, &[1]).unwrap();
+    g.output("p", p);
+    g.output("s", s);
+    g
+}
+
+fn numbers(ty: &Type, seed: usize) -> Tensor {
+    let n = ty.shape.elements();
+    let v: Vec<f32> = (0..n).map(|i| (((i + seed) * 7919 % 127) as f32 - 63.0) / 64.0).collect();
+    Tensor::from_f32(ty.shape.clone(), &v)
+}
+
+#[test]
+fn every_strategy_gives_the_interpreter_s_values() {
+    let hardware = Catalogue::built_in().get("cpu").unwrap();
+    for rows in [1, 4, 5] {
+        let whole = model(rows);
+        let args: Vec<Tensor> =
+            whole.params.iter().enumerate().map(|(i, p)| numbers(whole.ty(p.value), i)).collect();
+        let want = interp::run(&whole, args.clone()).unwrap();
+        for strategy in Strategy::ALL {
+            let mut timings = Timings::default();
+            let graph = driver::prepare(whole.clone(), &mut timings, &mut |_, _| {}).unwrap();
+            let ask = place::Options { strategy: Some(strategy), ..place::Options::default() };
+            let plan = match driver::plan(&graph, &hardware, ask, &mut timings) {
+                Ok(plan) => plan,
+                // One row cannot be divided by rows.
+                Err(_) if rows == 1 => continue,
+                Err(e) => panic!("{strategy}: {e}"),
+            };
+            let target = crate::kernels::target();
+            let compiled = driver::lower(graph, plan, &target, &mut timings, &mut |_, _| {}).unwrap();
+            let teams: Vec<Team> = compiled.programs.iter().map(|_| Team::new(2).unwrap()).collect();
+            let by_name = |i: usize| {
+                let at = whole.params.iter().position(|p| p.name == compiled.params[i].name).unwrap();
+                args[at].clone()
+            };
+            let mut variant =
+                Variant::new::<Failed>(&compiled, &teams, &|p| crate::kernels::make(p), |i| Ok(by_name(i))).unwrap();
+            let mut out: Vec<Tensor> = want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
+            let calls = vec![Call { variant: 0, rows: Some(0..rows) }; 3];
+            run(&mut [&mut variant], &teams, &calls, &args[..1], &mut out).unwrap();
+            for (got, want) in out.iter().zip(&want) {
+                match strategy {
+                    Strategy::One | Strategy::Data | Strategy::Pipeline => {
+                        assert_eq!(got, want, "{strategy}, {rows} rows");
+                    }
+                    // Sums over devices are rounded differently.
+                    Strategy::Tensor | Strategy::Mixed => {
+                        let close = got.to_f64().iter().zip(want.to_f64()).all(|(a, b)| (a - b).abs() < 1e-5);
+                        assert!(close, "{strategy}, {rows} rows: {got:?} {want:?}");
+                    }
+                }
+            }
+        }
+    }
+}
