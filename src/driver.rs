@@ -7,7 +7,8 @@ use intwain_passes::partition::{PartitionError, partition};
 use intwain_passes::pass::{self, GLOBAL, LOCAL};
 use intwain_passes::place::{self, PlaceError, Plan, Planner};
 use intwain_passes::program::{DeviceProgram, program};
-use intwain_passes::{PassError, Timings, reshard};
+use intwain_passes::check::placement::Interface;
+use intwain_passes::{PassError, Timings, check, reshard};
 use std::sync::Arc;
 
 /// Why a graph could not be compiled.
@@ -104,6 +105,10 @@ pub fn lower(
     pass::check("reshard", &explicit, timings)?;
     after("reshard", &explicit);
     let raw = timings.time("partition", || partition(&explicit))?;
+    let problems = timings.time("check", || check::placement::check(&graph, &Interface::of(&explicit), &raw));
+    if !problems.is_empty() {
+        return Err(CompileError::Refused(problems.iter().map(ToString::to_string).collect()));
+    }
     let mut locals = Vec::new();
     for local in raw {
         pass::check("partition", &local, timings)?;
