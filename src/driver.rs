@@ -1,13 +1,13 @@
 //! From a graph to programs: the only place where passes and code generation meet.
 
 use intwain_ir::{Graph, Layout, Target, Type};
+use intwain_passes::check::placement::Interface;
 use intwain_passes::fuse::{self, Cluster};
 use intwain_passes::hardware::Hardware;
 use intwain_passes::partition::{PartitionError, partition};
 use intwain_passes::pass::{self, GLOBAL, LOCAL};
 use intwain_passes::place::{self, PlaceError, Plan, Planner};
 use intwain_passes::program::{DeviceProgram, program};
-use intwain_passes::check::placement::Interface;
 use intwain_passes::{PassError, Timings, check, reshard};
 use std::sync::Arc;
 

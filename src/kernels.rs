@@ -1,25 +1,36 @@
-//! Kernels for CPU devices.
+//! Kernels for CPU devices: what the program asks for, scheduled and compiled.
 
-use crate::runtime::{Interpreted, Kernel};
-use intwain_ir::compute::Compute;
-use intwain_ir::{Target, Type};
-use intwain_passes::program::DeviceProgram;
-use std::sync::Arc;
+use intwain_codegen::clif::{CompileError, Jit};
+use intwain_codegen::schedule::{Cpu, CpuCode, CpuKernel, Operand, Timing};
+use intwain_ir::Type;
+use intwain_passes::program::{DeviceProgram, Home, KernelSpec};
 
-struct Any;
-
-impl Target for Any {
-    fn can_fuse(&self, _: &Compute, _: &[&Type], _: &[&Type]) -> bool {
-        true
-    }
+/// What passes ask about CPU devices, and what schedules are made for.
+pub(crate) fn target() -> Cpu {
+    Cpu::host()
 }
 
-/// What passes ask about CPU devices.
-pub(crate) fn target() -> impl Target {
-    Any
+/// The kernels of a program, in its order, compiled on all cores.
+pub(crate) fn compile(program: &DeviceProgram) -> Result<CpuCode, CompileError> {
+    let cpu = target();
+    let kernels: Vec<CpuKernel> = program.kernels.iter().map(|k| schedule(&cpu, k)).collect();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    CpuCode::compile(&Jit::new()?, &cpu, &kernels.iter().collect::<Vec<_>>(), cores)
 }
 
-/// The kernels of a program.
-pub(crate) fn make(program: &DeviceProgram) -> Vec<Arc<dyn Kernel>> {
-    program.kernels.iter().map(|k| Arc::new(Interpreted::new(k.clone())) as Arc<dyn Kernel>).collect()
+/// How a kernel is computed.
+pub(crate) fn schedule(cpu: &Cpu, spec: &KernelSpec) -> CpuKernel {
+    let operands: Vec<Operand<'_>> = spec
+        .operands
+        .iter()
+        .map(|(ty, home)| {
+            let timing = match home {
+                Home::Persistent => Timing::Load,
+                Home::Arena => Timing::Call,
+            };
+            Operand { ty, timing }
+        })
+        .collect();
+    let results: Vec<&Type> = spec.results.iter().collect();
+    cpu.schedule(&spec.name, &spec.compute, &operands, &results)
 }

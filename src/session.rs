@@ -55,6 +55,9 @@ pub enum RunError {
     /// A device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// A kernel could not be compiled: a defect.
+    #[error(transparent)]
+    Code(#[from] intwain_codegen::clif::CompileError),
     /// The machine has too little memory.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
@@ -174,9 +177,7 @@ impl<'m> Session<'m> {
     /// Memory for a program, with the model's weights in it.
     fn load(&self, compiled: &Compiled) -> Result<Variant, RunError> {
         let (model, teams) = (self.model, &self.teams[..compiled.programs.len()]);
-        Variant::new(compiled, teams, &|p| crate::kernels::make(p), |param| {
-            Ok::<_, RunError>(model.weight(&compiled.params[param].name)?)
-        })
+        Variant::new(compiled, teams, |param| Ok::<_, RunError>(model.weight(&compiled.params[param].name)?))
     }
 
     /// Rows of each call and where they lie.

@@ -58,6 +58,7 @@ impl From<RunError> for Failure {
             RunError::Model(e) => e.into(),
             RunError::Compile(e) => e.into(),
             RunError::Device(e) => Failure::Defect(e.to_string()),
+            RunError::Code(e) => Failure::Defect(e.to_string()),
             e @ (RunError::Memory(_) | RunError::Input { .. } | RunError::Threads(_) | RunError::Options(_)) => {
                 Failure::Input(e.to_string())
             }

@@ -1,14 +1,13 @@
 //! One CPU device of a program: its memory, its kernels and its commands.
 
 use super::collective::{self, View};
-use super::kernel::{self, Kernel};
 use super::links::{LinkError, Links, Route};
 use super::memory::{OutOfMemory, Region};
 use super::team::Team;
+use intwain_codegen::schedule::CpuCode;
 use intwain_ir::ops::Op;
 use intwain_ir::{Tensor, Type, interp};
 use intwain_passes::program::{Action, Binding, BufferId, Command, DeviceProgram, Home};
-use std::sync::Arc;
 
 /// Why a device could not go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,7 +39,7 @@ struct Ready {
 /// A device's program with memory and kernels.
 pub(crate) struct Device {
     program: DeviceProgram,
-    kernels: Vec<Arc<dyn Kernel>>,
+    code: CpuCode,
     persistent: Region,
     arena: Region,
     /// Rearranged operands, one per command that has one.
@@ -58,22 +57,18 @@ pub(crate) struct Device {
 unsafe impl Send for Device {}
 
 impl Device {
-    /// Allocates memory and resolves addresses. Kernels are those of the program, in order.
-    pub(crate) fn new(
-        program: DeviceProgram,
-        kernels: Vec<Arc<dyn Kernel>>,
-        threads: usize,
-    ) -> Result<Device, OutOfMemory> {
+    /// Allocates memory and resolves addresses. `code` has the kernels of the program, in order.
+    pub(crate) fn new(program: DeviceProgram, code: CpuCode, threads: usize) -> Result<Device, OutOfMemory> {
         let persistent = Region::new(program.persistent_bytes)?;
         let arena = Region::new(program.arena_bytes)?;
-        let scratch_bytes =
-            kernels.iter().map(|k| k.scratch_bytes()).max().unwrap_or(0).next_multiple_of(super::memory::ALIGNMENT);
+        let scratch_bytes = (0..program.kernels.len()).map(|k| code.scratch_bytes(k)).max().unwrap_or(0);
+        let scratch_bytes = scratch_bytes.next_multiple_of(super::memory::ALIGNMENT);
         let scratch = Region::new(scratch_bytes * threads)?;
         let mut wanted: Vec<(usize, BufferId)> = Vec::new();
         let mut bytes = 0usize;
         let mut offsets = Vec::new();
         for c in program.prepare.iter().chain(&program.step) {
-            if let Some((k, operand, size)) = pack_of(c, &kernels)
+            if let Some((k, operand, size)) = pack_of(c, &code)
                 && !wanted.contains(&(k, c.reads[operand]))
             {
                 wanted.push((k, c.reads[operand]));
@@ -84,7 +79,7 @@ impl Device {
         let packed = Region::new(bytes)?;
         let mut device = Device {
             program,
-            kernels,
+            code,
             persistent,
             arena,
             packed,
@@ -99,7 +94,7 @@ impl Device {
         };
         let ready = |d: &Device, c: &Command| {
             let mut args: Vec<*mut u8> = c.reads.iter().chain(&c.writes).map(|b| d.address(*b)).collect();
-            if let Some((k, operand, _)) = pack_of(c, &d.kernels)
+            if let Some((k, operand, _)) = pack_of(c, &d.code)
                 && let Some(p) = at(d, k, c.reads[operand])
             {
                 args[operand] = p;
@@ -155,7 +150,7 @@ impl Device {
         self.run(&self.program.prepare, &self.prepare, team, links)?;
         for &(k, from, to) in &self.packs {
             // SAFETY: addresses of an operand and of the room reserved for its copy.
-            unsafe { self.kernels[k].pack(from, to) };
+            unsafe { self.code.pack(k, from, to) };
         }
         Ok(())
     }
@@ -200,16 +195,19 @@ impl Device {
         // SAFETY: tasks write disjoint bytes, and each thread has its own scratch.
         unsafe impl Sync for Shared<'_> {}
         impl Shared<'_> {
-            fn run(&self, kernel: &dyn Kernel, tasks: std::ops::Range<usize>, member: usize) {
-                // SAFETY: addresses of buffers of the kernel's types; the plan keeps results apart from operands;
-                // scratch has a piece for every member of the team.
-                unsafe { kernel.run(self.args, tasks, self.scratch.add(member * self.scratch_bytes)) };
+            fn run(&self, code: &CpuCode, k: usize, tasks: std::ops::Range<usize>, member: usize) {
+                // SAFETY: scratch has a piece for every member of the team; addresses are those of buffers of the
+                // kernel's types, and the plan keeps results apart from operands.
+                unsafe {
+                    let start = self.scratch.add(member * self.scratch_bytes);
+                    let scratch = std::slice::from_raw_parts_mut(start, self.scratch_bytes);
+                    code.run(k, self.args, tasks, scratch);
+                }
             }
         }
-        let kernel = &*self.kernels[k];
-        let shared =
-            Shared { args: &ready.args, scratch: self.scratch.at(0), scratch_bytes: self.scratch_bytes };
-        team.run(kernel.tasks(), &|tasks, member| shared.run(kernel, tasks, member));
+        let code = &self.code;
+        let shared = Shared { args: &ready.args, scratch: self.scratch.at(0), scratch_bytes: self.scratch_bytes };
+        team.run(code.tasks(k), &|tasks, member| shared.run(code, k, tasks, member));
     }
 
     fn leaf(&self, op: &Op, c: &Command) -> Result<(), DeviceError> {
@@ -217,7 +215,7 @@ impl Device {
             .reads
             .iter()
             // SAFETY: buffers of this device, which runs one command at a time.
-            .map(|b| unsafe { kernel::tensor(self.ty(*b), self.address(*b)) })
+            .map(|b| unsafe { tensor(self.ty(*b), self.address(*b)) })
             .collect();
         let operands: Vec<&Tensor> = operands.iter().collect();
         let types: Vec<Type> = c.writes.iter().map(|b| self.ty(*b).clone()).collect();
@@ -248,9 +246,19 @@ impl Device {
 }
 
 /// The kernel of a command that wants an operand rearranged: kernel, operand, size.
-fn pack_of(c: &Command, kernels: &[Arc<dyn Kernel>]) -> Option<(usize, usize, usize)> {
+fn pack_of(c: &Command, code: &CpuCode) -> Option<(usize, usize, usize)> {
     match c.action {
-        Action::Kernel(k) => kernels[k].packed().map(|(operand, bytes)| (k, operand, bytes)),
+        Action::Kernel(k) => code.packed(k).map(|p| (k, p.operand, p.bytes)),
         Action::Leaf(_) | Action::Communicate(_) => None,
     }
+}
+
+/// A copy of a tensor in memory.
+///
+/// # Safety
+/// `at` points to a tensor of type `ty`.
+unsafe fn tensor(ty: &Type, at: *const u8) -> Tensor {
+    // SAFETY: by the caller's promise.
+    let data = unsafe { std::slice::from_raw_parts(at, ty.bytes()) }.to_vec();
+    Tensor { ty: ty.clone(), data }
 }

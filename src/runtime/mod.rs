@@ -6,7 +6,6 @@
 
 mod collective;
 mod device;
-mod kernel;
 mod links;
 mod memory;
 mod team;
@@ -17,20 +16,17 @@ pub use device::DeviceError;
 pub use links::LinkError;
 pub use memory::OutOfMemory;
 
-pub(crate) use kernel::{Interpreted, Kernel};
 pub(crate) use team::Team;
 
 use crate::driver::{Compiled, Port};
+use crate::kernels;
 use collective::Part;
 use device::Device;
+use intwain_codegen::clif;
 use intwain_ir::{Layout, Tensor, Type};
 use intwain_passes::program::BufferId;
 use links::Links;
 use std::ops::Range;
-use std::sync::Arc;
-
-/// Kernels for a device's program, in the order of its specifications.
-pub(crate) type KernelMaker<'a> = &'a dyn Fn(&intwain_passes::program::DeviceProgram) -> Vec<Arc<dyn Kernel>>;
 
 /// A program with memory and threads, for one number of rows.
 pub(crate) struct Variant {
@@ -58,17 +54,16 @@ pub(crate) type Rows = Option<Range<usize>>;
 
 impl Variant {
     /// Allocates memory for a compiled graph. `weight` gives the weights by position among the graph's parameters.
-    pub(crate) fn new<E: From<OutOfMemory> + From<DeviceError>>(
+    pub(crate) fn new<E: From<OutOfMemory> + From<DeviceError> + From<clif::CompileError>>(
         compiled: &Compiled,
         teams: &[Team],
-        make: KernelMaker<'_>,
         mut weight: impl FnMut(usize) -> Result<Tensor, E>,
     ) -> Result<Variant, E> {
         let routes = compiled.programs.iter().flat_map(Device::routes);
         let links = Links::new(routes)?;
         let mut devices = Vec::new();
         for (program, team) in compiled.programs.iter().zip(teams) {
-            devices.push(Device::new(program.clone(), make(program), team.threads())?);
+            devices.push(Device::new(program.clone(), kernels::compile(program)?, team.threads())?);
         }
         let find = |name: &str, list: fn(&Device) -> &[intwain_passes::program::Binding]| {
             devices.iter().map(|d| list(d).iter().find(|b| *b.name == *name).map(|b| b.buffer)).collect()
