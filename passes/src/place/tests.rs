@@ -164,3 +164,58 @@ fn deep_models_are_planned_to_the_proved_optimum() {
     let divided = crate::reshard::reshard(&crate::reshard::apply(&graph, &plan), &plan.nodes).unwrap();
     assert_eq!(crate::partition::partition(&divided).unwrap().len(), 2);
 }
+
+/// Any state for every parameter and node, as long as each can be brought from what is there to what is wanted.
+fn random_assignment(space: &Space<'_>, seed: u64) -> Assignment {
+    let mut noise = crate::samples::Noise(seed);
+    let mut pick = |n: usize| (((noise.next() + 1.0) / 2.0 * n as f64) as usize).min(n - 1);
+    let params: Vec<Layout> = space.params.iter().map(|layouts| layouts[pick(layouts.len())].0.clone()).collect();
+    let mut layouts: SecondaryMap<Value, Option<Layout>> = SecondaryMap::new();
+    for (param, layout) in space.graph.params.iter().zip(&params) {
+        layouts[param.value] = Some(layout.clone());
+    }
+    let mut nodes: SecondaryMap<NodeId, NodeStrategy> = SecondaryMap::new();
+    for (id, node) in &space.graph.nodes {
+        let possible: Vec<&super::states::State> = space.nodes[id]
+            .iter()
+            .filter(|s| {
+                node.args.iter().zip(&s.operands).all(|(a, want)| {
+                    let from = layouts[*a].clone().unwrap_or(Layout::Replicated);
+                    crate::cost::transfer(space.graph.ty(*a), &from, want).bytes.is_finite()
+                })
+            })
+            .collect();
+        let state = possible[pick(possible.len())];
+        nodes[id] = state.strategy.clone();
+        for (value, layout) in node.results.iter().zip(&state.results) {
+            layouts[*value] = Some(layout.clone());
+        }
+    }
+    Assignment { params, nodes, seconds: 0.0, proof: Proof::AtLeast(0.0) }
+}
+
+#[test]
+fn any_assignment_of_layouts_computes_the_whole_and_is_proved() {
+    let machine = hardware("2xa100-nvlink");
+    for (at, graph) in models(3).into_iter().enumerate() {
+        let args = crate::samples::arguments(&graph, 3);
+        let whole = intwain_ir::interp::run(&graph, args.clone()).unwrap();
+        let planner = Planner::new(&graph, &machine, Options::default());
+        let plan = planner.plan().unwrap();
+        let space = &planner.spaces[0].0;
+        for seed in 0..40 {
+            let assignment = random_assignment(space, seed * 31 + at as u64);
+            let layouts = usage::layouts(space, &assignment);
+            let plan = Plan { devices: 2, nodes: assignment.nodes, layouts, ..plan.clone() };
+            let explicit = crate::reshard::reshard(&crate::reshard::apply(&graph, &plan), &plan.nodes).unwrap();
+            let divided = crate::samples::run_explicit(&explicit, &args);
+            let locals = crate::partition::partition(&explicit).unwrap();
+            let interface = crate::check::placement::Interface::of(&explicit);
+            let faults = crate::check::placement::check(&graph, &interface, &locals);
+            assert!(faults.is_empty(), "{} {seed}: {}\n{explicit}", graph.name, faults[0]);
+            for (x, y) in whole.iter().zip(&divided).flat_map(|(a, b)| a.to_f64().into_iter().zip(b.to_f64())) {
+                assert!((x - y).abs() <= 1e-4 * x.abs().max(1.0), "{} {seed}: {x} {y}", graph.name);
+            }
+        }
+    }
+}

@@ -193,17 +193,25 @@ fn pieces(whole: &Whole<'_>, operands: &[&[Meaning]], dim: usize, sizes: &[usize
     Err(format!("the devices do not hold parts {sizes:?} of dimension {dim} of one value, in order: {operands:?}"))
 }
 
+fn has_content(shares: &Shares) -> bool {
+    shares.is_empty() || shares.values().any(|(range, _)| !range.is_empty())
+}
+
 /// The value whose addends the devices hold.
 fn combined(operands: &[&[Meaning]], op: Reduce) -> Result<Value, String> {
     let mut problem = None;
     let values = operands.iter().flat_map(|o| o.iter()).filter_map(|m| match m {
-        Meaning::Term { value, .. } => Some(*value),
-        Meaning::Full(_) | Meaning::Piece { .. } | Meaning::Uniform { .. } | Meaning::Splat(_) => None,
+        Meaning::Term { value, .. } | Meaning::Full(value) => Some(*value),
+        Meaning::Piece { .. } | Meaning::Uniform { .. } | Meaning::Splat(_) => None,
     });
     for value in values {
         let addends: Option<Vec<Shares>> =
             operands.iter().map(|o| o.iter().find_map(|m| m.as_term(value, op))).collect();
-        let Some(addends) = addends else { continue };
+        let Some(mut addends) = addends else { continue };
+        // An addend into which nothing went is nothing, whatever the others are made of.
+        if addends.iter().any(has_content) {
+            addends.retain(has_content);
+        }
         match untiled(&addends) {
             None => return Ok(value),
             Some(why) => problem = problem.or(Some(why)),

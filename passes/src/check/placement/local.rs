@@ -28,6 +28,9 @@ pub(super) fn meanings(
         only.push(Meaning::Splat(x));
         return Ok(results);
     }
+    if let (Some(zero), [only]) = (vanishes(local, id, known), results.as_mut_slice()) {
+        only.push(zero);
+    }
     let mut problem = None;
     for candidate in candidates(whole, local, id, known) {
         let matched = Match { whole, local, id, node: candidate, known };
@@ -284,13 +287,7 @@ impl Match<'_> {
                     continue;
                 }
                 partial |= known_term(meanings) || meanings.iter().any(|m| matches!(m, Meaning::Splat(_)));
-                // Zeros that the model itself adds are complete wherever they are.
-                let zeros = self.whole.splat(value).is_some_and(|x| x == Reduce::Sum.identity(x.dtype()));
-                let own_zeros = zeros && meanings.iter().any(|m| matches!(m, Meaning::Splat(_)));
-                let share = match own_zeros {
-                    true => Some(Shares::new()),
-                    false => meanings.iter().find_map(|m| m.as_term(value, Reduce::Sum)),
-                };
+                let share = meanings.iter().find_map(|m| self.addend(value, m));
                 match share.and_then(|s| unite(shares.clone(), &s)) {
                     Some(all) => shares = all,
                     None => fine = false,
@@ -306,6 +303,21 @@ impl Match<'_> {
             }
         }
         None
+    }
+
+    /// An operand as an addend. Zeros that the model itself adds are complete wherever they are.
+    fn addend(&self, value: Value, meaning: &Meaning) -> Option<Shares> {
+        match meaning {
+            Meaning::Splat(x) if self.whole.splat(value) == Some(*x) => match *x == Reduce::Sum.identity(x.dtype()) {
+                true => Some(Shares::new()),
+                false => Meaning::Full(value).as_term(value, Reduce::Sum),
+            },
+            Meaning::Splat(_)
+            | Meaning::Full(_)
+            | Meaning::Piece { .. }
+            | Meaning::Uniform { .. }
+            | Meaning::Term { .. } => meaning.as_term(value, Reduce::Sum),
+        }
     }
 
     /// The results, if the operation and their types are those that the whole node has on such parts.
@@ -366,6 +378,18 @@ fn rearranged(whole: &Whole<'_>, local: &Graph, id: NodeId, known: &Meanings) ->
     }
 }
 
+/// Zero, if the operation is linear in operands that are all zero.
+fn vanishes(local: &Graph, id: NodeId, known: &Meanings) -> Option<Meaning> {
+    let node = &local.nodes[id];
+    let is_zero = |at: usize| {
+        let zero = |m: &Meaning| matches!(m, Meaning::Splat(x) if *x == Reduce::Sum.identity(x.dtype()));
+        known[node.args[at]].iter().any(zero)
+    };
+    let zeros = (0..node.args.len()).filter(|&at| is_zero(at)).fold(0u64, |set, at| set | 1 << at);
+    let vanishes = zeros != 0 && local.rule(id).linear.iter().any(|set| set & !zeros == 0);
+    vanishes.then(|| Meaning::Splat(Reduce::Sum.identity(local.ty(node.results[0]).dtype)))
+}
+
 /// The one element that a node's result repeats, if it does.
 fn repeated(local: &Graph, id: NodeId, known: &Meanings) -> Option<Scalar> {
     let node = &local.nodes[id];
@@ -422,7 +446,14 @@ fn embedded(
     result: &intwain_ir::Shape,
     op: Reduce,
 ) -> Option<Meaning> {
-    let Meaning::Piece { value, dim, range } = meaning else { return None };
+    let (value, dim, range) = match meaning {
+        Meaning::Piece { value, dim, range } => (value, dim, range.clone()),
+        Meaning::Uniform { value, dim, length } => {
+            let start = usize::try_from(low[*dim]).ok()?;
+            (value, dim, start..start + length)
+        }
+        Meaning::Full(_) | Meaning::Term { .. } | Meaning::Splat(_) => return None,
+    };
     let right_place = padded.iter().all(|d| d == dim) && low[*dim] == range.start as i64;
     right_place.then(|| Meaning::Term {
         value: *value,
