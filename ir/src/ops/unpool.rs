@@ -82,6 +82,10 @@ impl OpDef for Unpool {
         };
         Ok(vec![None, Some(cx.g.push(pick, &[which, d])?)])
     }
+
+    fn localize(&self, cx: &LocalCx<'_>) -> Unpool {
+        Unpool { input: cx.results[0].shape[1..=self.size.len()].to_vec(), ..self.clone() }
+    }
 }
 
 impl Unpool {

@@ -410,11 +410,13 @@ fn convolutions(c: &mut Cases) {
 fn windows(c: &mut Cases) {
     let both = |v: [usize; 2]| v.to_vec();
     type Geometry = (&'static str, [usize; 2], [usize; 2], [(i64, i64); 2], [usize; 2]);
-    let geometries: [Geometry; 5] = [
+    let geometries: [Geometry; 7] = [
         ("plain", [2, 2], [2, 2], [(0, 0), (0, 0)], [1, 1]),
         ("overlapping", [3, 2], [2, 1], [(1, 1), (0, 1)], [1, 1]),
         ("dilated", [2, 3], [1, 2], [(1, 0), (2, 2)], [3, 2]),
         ("with a rest", [2, 2], [3, 2], [(0, 0), (0, 0)], [1, 1]),
+        ("of one", [1, 1], [2, 1], [(0, 0), (0, 0)], [1, 1]),
+        ("touching", [5, 3], [5, 3], [(0, 0), (0, 1)], [1, 1]),
         ("cropped", [2, 2], [1, 1], [(-1, 0), (0, -1)], [1, 1]),
     ];
     let x: &[usize] = &[2, 5, 6, 3];
