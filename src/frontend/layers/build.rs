@@ -10,6 +10,7 @@ use intwain_ir::{DType, Graph, ParamKind, Rows, Shape, Type, Value};
 
 use super::cx::{Cx, Fail, Out, OwnerId, T, misfit, unsupported};
 use super::inputs::{Inputs, Item};
+use super::rows::stay_apart;
 use super::{Entry, Masks, lookup, nearest_class};
 use crate::frontend::cursor::{At, Fields};
 use crate::frontend::error::{ImportError, ImportErrorKind, ImportErrors, JsonPath};
@@ -31,7 +32,8 @@ pub struct ImportOptions {
 /// A model as a graph.
 #[derive(Debug)]
 pub struct Imported {
-    /// The graph, at stage Imported. Its parameters are the inputs in model order, then the variables in the order of `vars`.
+    /// The graph, at stage Imported. Its parameters are the inputs in model order, then the variables in the order of
+    /// `vars`. Inputs are batched where every operation keeps the rows apart from input to output, else whole.
     pub graph: Graph,
     /// The variables.
     pub vars: VarTree,
@@ -39,6 +41,23 @@ pub struct Imported {
 
 /// Builds the graph of a model; `file` is for messages.
 pub fn import(model: &KerasModel, file: &Path, options: &ImportOptions) -> Result<Imported, ImportErrors> {
+    let mut imported = build(model, file, options)?;
+    // A batch of one row looks like any dimension of extent 1, so the question is put to a batch of two.
+    let apart = match options.batch {
+        0 | 1 => build(model, file, &ImportOptions { batch: 2, ..options.clone() }).is_ok_and(|i| stay_apart(&i.graph)),
+        _ => stay_apart(&imported.graph),
+    };
+    if !apart {
+        for param in &mut imported.graph.params {
+            if let ParamKind::Input { rows } = &mut param.kind {
+                *rows = Rows::Whole;
+            }
+        }
+    }
+    Ok(imported)
+}
+
+fn build(model: &KerasModel, file: &Path, options: &ImportOptions) -> Result<Imported, ImportErrors> {
     let class = match model.kind {
         ModelKind::Sequential => "Sequential",
         ModelKind::Functional => "Functional",

@@ -17,6 +17,7 @@ mod norm;
 mod ops;
 mod pool;
 mod recurrent;
+mod rows;
 mod shape;
 mod windows;
 mod wrappers;

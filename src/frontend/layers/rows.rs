@@ -1,0 +1,102 @@
+//! Whether a graph keeps the rows of a batch apart.
+//!
+//! Where it does, any number of rows can be run in pieces, and a batch can be divided over devices. The fact follows from
+//! the operations' sharding rules: rows enter as dimension 0 of every input, each operation must pass them on along one
+//! factor, and they must come out as dimension 0 of every output.
+
+use std::collections::BTreeMap;
+
+use intwain_ir::shard::{FactorDim, FactorKind};
+use intwain_ir::{Graph, Node, ParamKind, Rows, ShardingRule, Value};
+
+/// Where the rows are in a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The value does not depend on any row.
+    Nowhere,
+    /// They are a dimension, each taking so many positions of it.
+    Along(FactorDim),
+    /// They meet.
+    Mixed,
+}
+
+const FIRST: Place = Place::Along(FactorDim { dim: 0, unit: 1 });
+
+/// Whether the rows of all inputs come out of all outputs apart from each other. The batch has at least two rows, so that
+/// it cannot be taken for another dimension of extent 1.
+pub(super) fn stay_apart(graph: &Graph) -> bool {
+    let batched = |p: &intwain_ir::Param| matches!(p.kind, ParamKind::Input { rows: Rows::Batched });
+    let places = graph.params.iter().map(|p| if batched(p) { FIRST } else { Place::Nowhere }).collect();
+    graph.inputs().all(batched) && outputs(graph, places).into_iter().all(|place| place == FIRST)
+}
+
+/// Where the rows are in the outputs, for given places in the parameters.
+fn outputs(graph: &Graph, params: Vec<Place>) -> Vec<Place> {
+    let mut places: BTreeMap<Value, Place> = graph.params.iter().map(|p| p.value).zip(params).collect();
+    for (id, node) in &graph.nodes {
+        let args: Vec<Place> = node.args.iter().map(|a| places[a]).collect();
+        let results = if args.iter().all(|p| *p == Place::Nowhere) {
+            vec![Place::Nowhere; node.results.len()]
+        } else if args.contains(&Place::Mixed) {
+            vec![Place::Mixed; node.results.len()]
+        } else {
+            passed(&graph.rule(id), node, &args)
+        };
+        places.extend(node.results.iter().copied().zip(results));
+    }
+    graph.outputs.iter().map(|o| places[&o.value]).collect()
+}
+
+/// The rows' places behind an operation that passes them on along one factor.
+fn passed(rule: &ShardingRule, node: &Node, args: &[Place]) -> Vec<Place> {
+    for factor in rule.factors.iter().filter(|f| f.kind == FactorKind::Pass) {
+        // How many of the factor's units a row takes, by each operand that has rows.
+        let mut per_row = args.iter().zip(&factor.operands).filter_map(|(place, cut)| match (place, cut) {
+            (Place::Along(rows), Some(cut)) if rows.dim == cut.dim && rows.unit.is_multiple_of(cut.unit) => {
+                Some(Some(rows.unit / cut.unit))
+            }
+            (Place::Along(_), _) => Some(None),
+            (Place::Nowhere | Place::Mixed, _) => None,
+        });
+        let Some(Some(units)) = per_row.next() else { continue };
+        if !per_row.all(|other| other == Some(units)) {
+            continue;
+        }
+        let place = |cut: &Option<FactorDim>| match cut {
+            Some(cut) => Place::Along(FactorDim { dim: cut.dim, unit: cut.unit * units }),
+            None => Place::Mixed,
+        };
+        return factor.results.iter().map(place).collect();
+    }
+    vec![Place::Mixed; node.results.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use intwain_ir::scalar::Reduce;
+    use intwain_ir::{DType, Type};
+
+    use super::*;
+
+    #[test]
+    fn rows_that_meet_are_noticed() {
+        let build = |f: fn(&mut Graph, Value) -> Value| {
+            let mut g = Graph::new("g");
+            let x = g.input("x", Type::new(DType::F32, [4, 6]), Rows::Batched);
+            let y = f(&mut g, x);
+            g.output("y", y);
+            stay_apart(&g)
+        };
+        assert!(build(|g, x| g.reduce(Reduce::Sum, x, &[1]).unwrap()));
+        assert!(!build(|g, x| g.reduce_keep(Reduce::Sum, x, &[0]).unwrap()));
+        assert!(!build(|g, x| g.transpose(x, &[1, 0]).unwrap()));
+        // Each row becomes two and is put together again.
+        assert!(build(|g, x| {
+            let pairs = g.reshape(x, &[8, 3].into()).unwrap();
+            g.reshape(pairs, &[4, 6].into()).unwrap()
+        }));
+        assert!(!build(|g, x| g.reshape(x, &[8, 3].into()).unwrap()));
+        assert!(!build(|g, x| g.reshape(x, &[3, 8].into()).unwrap()));
+        assert!(!build(|g, _| g.full(DType::F32, 1.0, &[4, 6].into()).unwrap()));
+    }
+}
