@@ -50,6 +50,7 @@ fn image_convolutions_match_the_chain() {
         conv(2, 9, 4, two(Space { dilation: 2, low_pad: 2, ..Space::same(16, 3, 1) })),
         conv(2, 30, 4, vec![Space { dilation: 2, low_pad: 2, ..Space::same(16, 3, 1) }, Space::same(29, 3, 1)]),
         conv(2, 30, 4, vec![valid, Space::same(29, 3, 2)]),
+        conv(2, 9, 4, vec![Space::same(22, 3, 1), Space::same(30, 3, 1)]),
         conv(1, 8, 4, vec![Space::same(600, 5, 1)]),
         conv(1, 4, 4, vec![Space::same(4, 3, 1), Space::same(9, 3, 1), Space::same(15, 3, 1)]),
         Conv { groups: 2, ..conv(2, 12, 10, two(Space::same(14, 3, 1))) },
