@@ -70,6 +70,20 @@ pub struct Compiled {
     pub outputs: Vec<Port>,
 }
 
+/// The passes after which [`Observer`]s see a graph, in order, with what they do.
+pub fn passes() -> Vec<(&'static str, &'static str)> {
+    let listed = |passes: &'static [pass::PassInfo]| passes.iter().map(|p| (p.name, p.doc));
+    let mut all = vec![("import", "the model as it was read")];
+    all.extend(listed(GLOBAL));
+    all.extend([
+        ("shard", "writes the plan's layouts on all values"),
+        ("reshard", "makes communication explicit"),
+        ("partition", "gives each device its graph"),
+    ]);
+    all.extend(listed(LOCAL));
+    all
+}
+
 /// Sees the graph, or a device's graph, after each pass.
 pub type Observer<'a> = &'a mut dyn FnMut(&'static str, &Graph);
 

@@ -9,6 +9,7 @@ pub mod driver;
 pub mod frontend;
 mod kernels;
 pub mod model;
+pub mod report;
 pub mod runtime;
 pub mod session;
 

@@ -30,14 +30,113 @@ pub(crate) struct Common {
     /// Print how long each pass took.
     #[arg(long, global = true)]
     pub(crate) time: bool,
+    /// Color errors.
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    pub(crate) color: Color,
+}
+
+/// When to use color.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Compare strategies: predicted time, memory and communication. Touches no device.
+    Plan(PlanArgs),
+    /// Show what is where, the graph after any pass, or why a layer is where it is.
+    Inspect(InspectArgs),
     /// Run a model on all rows of its inputs.
     Run(RunArgs),
     /// Gradients of the outputs, weighted by cotangents.
     Grad(GradArgs),
+    /// List the machines that can be planned for, or show one as TOML.
+    Hardware(HardwareArgs),
+    /// List the devices of this machine and test copies between them.
+    Devices,
+}
+
+/// What to plan for.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TargetArgs {
+    /// Machine to plan for: a name that `intwain hardware` lists, or a TOML file.
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(crate) hardware: Option<String>,
+    /// How the model is split.
+    #[arg(long, value_enum, default_value_t = Split::Auto)]
+    pub(crate) split: Split,
+    /// Plan for one device where the split is not possible.
+    #[arg(long)]
+    pub(crate) allow_one: bool,
+    /// Rows per device of a data split, a ratio elsewhere: 3,2.
+    #[arg(long, value_name = "N,N", value_parser = parse_parts)]
+    pub(crate) parts: Option<[usize; 2]>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Rows of a call.
+    #[arg(long, default_value_t = BATCH, value_parser = positive)]
+    pub(crate) batch: usize,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// The model, or a program directory.
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Rows of a call.
+    #[arg(long, default_value_t = BATCH, value_parser = positive)]
+    pub(crate) batch: usize,
+    /// text or json.
+    #[arg(long, default_value = "text", value_parser = parse_format)]
+    pub(crate) format: Format,
+    /// Print the graph after a pass, or each device's.
+    #[arg(long, value_name = "PASS")]
+    pub(crate) after: Option<String>,
+    /// Say why a layer is where it is, what the runner-up was and what it would cost.
+    #[arg(long, value_name = "LAYER", conflicts_with = "after")]
+    pub(crate) why: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct HardwareArgs {
+    /// Machine to show: a name, or a TOML file.
+    #[arg(value_name = "NAME|FILE")]
+    pub(crate) name: Option<String>,
+}
+
+/// Rows of a call where nothing says how many.
+pub(crate) const BATCH: usize = 32;
+
+/// How a report is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// For people.
+    Text,
+    /// For scripts.
+    Json,
+}
+
+fn parse_format(text: &str) -> Result<Format, String> {
+    match text {
+        "text" => Ok(Format::Text),
+        "json" => Ok(Format::Json),
+        "dot" | "html" => Err(format!("`{text}` is not supported by this version; text and json are")),
+        _ => Err(format!("`{text}`: text and json are supported")),
+    }
 }
 
 /// How a model file is read.

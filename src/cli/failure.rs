@@ -2,7 +2,9 @@
 
 use crate::driver::CompileError;
 use crate::model::ModelError;
+use crate::report::WhyError;
 use crate::session::RunError;
+use intwain_passes::hardware::HardwareError;
 use std::fmt;
 
 /// Why a command failed.
@@ -12,7 +14,12 @@ pub(crate) enum Failure {
     Input(String),
     /// The compiler is to blame.
     Defect(String),
+    /// Whoever reads the output went away.
+    Unread,
 }
+
+/// Most lines of a message: a screen.
+const SCREEN: usize = 24;
 
 impl Failure {
     /// The exit code.
@@ -20,6 +27,7 @@ impl Failure {
         match self {
             Failure::Input(_) => 1,
             Failure::Defect(_) => 70,
+            Failure::Unread => 0,
         }
     }
 
@@ -32,19 +40,35 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Input(message) => write!(f, "error: {message}"),
+            Failure::Input(message) => f.write_str(&screen(message)),
             Failure::Defect(message) => {
-                write!(f, "error: {message}\nThis is a defect of intwain; please report it with the model.")
+                write!(f, "{}\nThis is a defect of intwain; please report it with the model.", screen(message))
             }
+            Failure::Unread => Ok(()),
         }
     }
 }
 
-impl From<ModelError> for Failure {
-    fn from(e: ModelError) -> Failure {
-        Failure::Input(e.to_string())
+/// The first lines of a message, and how many more there are.
+fn screen(message: &str) -> String {
+    let lines: Vec<&str> = message.lines().collect();
+    if lines.len() <= SCREEN {
+        return message.to_string();
     }
+    format!("{}\n… and {} more lines", lines[..SCREEN - 1].join("\n"), lines.len() - SCREEN + 1)
 }
+
+macro_rules! input_errors {
+    ($($error:ty),+) => {
+        $(impl From<$error> for Failure {
+            fn from(e: $error) -> Failure {
+                Failure::Input(e.to_string())
+            }
+        })+
+    };
+}
+
+input_errors!(ModelError, HardwareError, WhyError, crate::arrays::ArrayError);
 
 impl From<CompileError> for Failure {
     fn from(e: CompileError) -> Failure {
@@ -63,11 +87,5 @@ impl From<RunError> for Failure {
                 Failure::Input(e.to_string())
             }
         }
-    }
-}
-
-impl From<crate::arrays::ArrayError> for Failure {
-    fn from(e: crate::arrays::ArrayError) -> Failure {
-        Failure::Input(e.to_string())
     }
 }

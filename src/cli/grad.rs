@@ -1,7 +1,7 @@
 //! `intwain grad`.
 
 use super::args::{Common, GradArgs};
-use super::{Failure, data, run};
+use super::{Failure, data, output, run};
 use crate::arrays::Npz;
 use crate::model::to_tensor;
 use crate::session::Session;
@@ -17,8 +17,6 @@ pub(crate) fn grad(a: &GradArgs, common: &Common) -> Result<(), Failure> {
     }
     let mut session = Session::new(&model, run::session_options(&a.devices))?;
     let gradients = session.gradients(&inputs, &cotangents)?;
-    if common.time {
-        eprint!("{}", session.timings.table());
-    }
+    output::times(common, &session.timings);
     data::write_outputs(&a.outputs, &gradients)
 }

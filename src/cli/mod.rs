@@ -5,6 +5,10 @@ mod args;
 mod data;
 mod failure;
 mod grad;
+mod hardware;
+mod inspect;
+mod output;
+mod plan;
 mod run;
 
 use args::{Cli, Command};
@@ -24,17 +28,22 @@ pub fn main() -> ExitCode {
         }
     };
     match dispatch(&cli) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) | Err(Failure::Unread) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{failure}");
+            output::error(&failure, cli.common.color);
             ExitCode::from(failure.code())
         }
     }
 }
 
 fn dispatch(cli: &Cli) -> Result<(), Failure> {
+    let common = &cli.common;
     match &cli.command {
-        Command::Run(a) => run::run(a, &cli.common),
-        Command::Grad(a) => grad::grad(a, &cli.common),
+        Command::Plan(a) => plan::plan(a, common),
+        Command::Inspect(a) => inspect::inspect(a, common),
+        Command::Run(a) => run::run(a, common),
+        Command::Grad(a) => grad::grad(a, common),
+        Command::Hardware(a) => hardware::hardware(a, common),
+        Command::Devices => hardware::devices(common),
     }
 }

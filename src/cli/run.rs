@@ -1,7 +1,7 @@
 //! `intwain run`.
 
 use super::args::{Common, DeviceArgs, ModelArgs, RunArgs};
-use super::{Failure, data};
+use super::{Failure, data, output};
 use crate::model::{Model, ModelOptions, WeightOrigin};
 use crate::session::{Fallback, Session, SessionOptions};
 use intwain_ir::Tensor;
@@ -17,9 +17,14 @@ pub(crate) fn open(a: &ModelArgs, common: &Common) -> Result<Model, Failure> {
     };
     let model = Model::open(&a.model, options)?;
     if model.weight_origin() == WeightOrigin::Initialised && !common.quiet {
-        eprintln!("{}: no weights; initialised from seed {}", a.model.display(), a.seed);
+        output::note(common, &format!("{}: no weights; initialised from seed {}", a.model.display(), a.seed));
     }
     Ok(model)
+}
+
+/// Reads the model that the flags name, for commands that do not look at its weights.
+pub(crate) fn open_architecture(a: &ModelArgs, common: &Common) -> Result<Model, Failure> {
+    open(a, &Common { quiet: true, ..common.clone() })
 }
 
 /// The devices, split and batch that the flags name.
@@ -49,9 +54,7 @@ pub(crate) fn run(a: &RunArgs, common: &Common) -> Result<(), Failure> {
         }
         print_times(&mut seconds, common);
     }
-    if common.time {
-        eprint!("{}", session.timings.table());
-    }
+    output::times(common, &session.timings);
     match &a.outputs {
         Some(path) => data::write_outputs(path, &outputs),
         None => {

@@ -1,0 +1,22 @@
+//! What a plan and a program look like to people and scripts: data with a text form ([`std::fmt::Display`]) and a JSON
+//! form ([`serde::Serialize`]) that say the same.
+//!
+//! [`PlanReport`] compares strategies, [`PlacementReport`] says what is where, [`WhyReport`] why a layer is where it is,
+//! [`MachineReport`] what a machine is taken to be. Field names of the JSON forms are stable within a
+//! [`REPORT_VERSION`].
+
+mod machine;
+mod placement;
+mod plan;
+mod text;
+mod why;
+
+pub use machine::{DeviceFigures, FigureReport, LinkFigures, MachineReport};
+pub use placement::{
+    CommunicationReport, DeviceReport, KernelReport, LayerReport, PlacementReport, Totals, Traffic, placement,
+};
+pub use plan::{CandidateReport, PlanReport, plan};
+pub use why::{Choice, RunnerUpReport, WhyError, WhyReport, why};
+
+/// The version of the JSON forms.
+pub const REPORT_VERSION: u32 = 1;
