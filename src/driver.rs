@@ -129,8 +129,24 @@ pub fn lower(
         after("partition", &local);
         locals.push(pass::run(LOCAL, local, timings, after)?);
     }
+    let (clusters, programs) = programs(&locals, target, timings);
+    let (params, outputs) = ports(&explicit);
+    Ok(Compiled { graph, plan, explicit, locals, clusters, programs, params, outputs })
+}
+
+/// Each device's clusters and program, from its graph.
+pub fn programs(
+    locals: &[Graph],
+    target: &dyn Target,
+    timings: &mut Timings,
+) -> (Vec<Vec<Cluster>>, Vec<DeviceProgram>) {
     let clusters: Vec<Vec<Cluster>> = locals.iter().map(|g| timings.time("fuse", || fuse::fuse(g, target))).collect();
     let programs = locals.iter().zip(&clusters).map(|(g, c)| timings.time("program", || program(g, c))).collect();
+    (clusters, programs)
+}
+
+/// Parameters and outputs of a graph with layouts.
+pub fn ports(explicit: &Graph) -> (Vec<Port>, Vec<Port>) {
     let port = |name: &Arc<str>, v: intwain_ir::Value| Port {
         name: name.clone(),
         ty: explicit.ty(v).clone(),
@@ -138,5 +154,27 @@ pub fn lower(
     };
     let params = explicit.params.iter().map(|p| port(&p.name, p.value)).collect();
     let outputs = explicit.outputs.iter().map(|o| port(&o.name, o.value)).collect();
-    Ok(Compiled { graph, plan, explicit, locals, clusters, programs, params, outputs })
+    (params, outputs)
+}
+
+/// What runs: programs, and how the host's tensors are divided among them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loadable<'a> {
+    /// The whole graph, whose parameters and outputs the ports are.
+    pub(crate) graph: &'a Graph,
+    pub(crate) params: &'a [Port],
+    pub(crate) outputs: &'a [Port],
+    pub(crate) programs: &'a [DeviceProgram],
+}
+
+impl Compiled {
+    /// Rows of a call; `None` where the model has no row axis.
+    pub fn rows(&self) -> Option<usize> {
+        crate::report::batch(&self.graph)
+    }
+
+    /// What runs.
+    pub(crate) fn loadable(&self) -> Loadable<'_> {
+        Loadable { graph: &self.graph, params: &self.params, outputs: &self.outputs, programs: &self.programs }
+    }
 }

@@ -9,9 +9,11 @@ pub mod driver;
 pub mod frontend;
 mod kernels;
 pub mod model;
+pub mod program;
 pub mod report;
 pub mod runtime;
 pub mod session;
+pub mod verify;
 
 pub use driver::{CompileError, Compiled};
 pub use model::{Model, ModelError, ModelOptions};

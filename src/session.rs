@@ -177,7 +177,7 @@ impl<'m> Session<'m> {
     /// Memory for a program, with the model's weights in it.
     fn load(&self, compiled: &Compiled) -> Result<Variant, RunError> {
         let (model, teams) = (self.model, &self.teams[..compiled.programs.len()]);
-        Variant::new(compiled, teams, |param| Ok::<_, RunError>(model.weight(&compiled.params[param].name)?))
+        Variant::new(compiled.loadable(), teams, |param| Ok::<_, RunError>(model.weight(&compiled.params[param].name)?))
     }
 
     /// Rows of each call and where they lie.
@@ -240,12 +240,12 @@ fn compile(graph: Graph, options: &SessionOptions, timings: &mut Timings) -> Res
     driver::lower(graph, plan, &crate::kernels::target(), timings, &mut |_, _| {})
 }
 
-fn with_rows(ty: &Type, rows: usize) -> Type {
+pub(crate) fn with_rows(ty: &Type, rows: usize) -> Type {
     if ty.rank() == 0 { ty.clone() } else { ty.with_shape(ty.shape.with(0, rows)) }
 }
 
 /// The inputs in the graph's order, in its element types.
-fn order(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, RunError> {
+pub(crate) fn order(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, RunError> {
     let missing = |name: &str| RunError::Input {
         name: name.into(),
         problem: format!("is missing; given are {}", inputs.keys().cloned().collect::<Vec<_>>().join(", ")),
@@ -266,7 +266,7 @@ fn order(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>
 }
 
 /// Rows of the inputs, which must agree.
-fn count_rows(graph: &Graph, inputs: &[Tensor]) -> Result<usize, RunError> {
+pub(crate) fn count_rows(graph: &Graph, inputs: &[Tensor]) -> Result<usize, RunError> {
     let mut rows: Option<(usize, String)> = None;
     for (p, t) in graph.inputs().zip(inputs) {
         let n = t.ty.shape.first().copied().unwrap_or(1);

@@ -52,10 +52,14 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Show what is where, the graph after any pass, or why a layer is where it is.
     Inspect(InspectArgs),
+    /// Write a program directory.
+    Compile(CompileArgs),
     /// Run a model on all rows of its inputs.
     Run(RunArgs),
     /// Gradients of the outputs, weighted by cotangents.
     Grad(GradArgs),
+    /// Prove the split program equal to the whole one and its communication free of deadlock.
+    Verify(VerifyArgs),
     /// List the machines that can be planned for, or show one as TOML.
     Hardware(HardwareArgs),
     /// List the devices of this machine and test copies between them.
@@ -109,6 +113,28 @@ pub(crate) struct InspectArgs {
     /// Say why a layer is where it is, what the runner-up was and what it would cost.
     #[arg(long, value_name = "LAYER", conflicts_with = "after")]
     pub(crate) why: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CompileArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Directory to write.
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Rows of a call; further numbers are variants for left-over rows: 32,5.
+    #[arg(long, default_value = "32", value_delimiter = ',', value_parser = positive, value_name = "N[,M…]")]
+    pub(crate) batch: Vec<usize>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct VerifyArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) devices: DeviceArgs,
 }
 
 #[derive(Clone, Debug, Args)]

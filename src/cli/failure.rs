@@ -2,8 +2,10 @@
 
 use crate::driver::CompileError;
 use crate::model::ModelError;
+use crate::program::ProgramError;
 use crate::report::WhyError;
 use crate::session::RunError;
+use crate::verify::VerifyError;
 use intwain_passes::hardware::HardwareError;
 use std::fmt;
 
@@ -86,6 +88,26 @@ impl From<RunError> for Failure {
             e @ (RunError::Memory(_) | RunError::Input { .. } | RunError::Threads(_) | RunError::Options(_)) => {
                 Failure::Input(e.to_string())
             }
+        }
+    }
+}
+
+impl From<ProgramError> for Failure {
+    fn from(e: ProgramError) -> Failure {
+        match e {
+            ProgramError::Compile(e) => e.into(),
+            ProgramError::Run(e) => e.into(),
+            e => Failure::Input(e.to_string()),
+        }
+    }
+}
+
+impl From<VerifyError> for Failure {
+    fn from(e: VerifyError) -> Failure {
+        match e {
+            VerifyError::Compile(e) => e.into(),
+            VerifyError::Run(e) => e.into(),
+            VerifyError::Program(e) => e.into(),
         }
     }
 }

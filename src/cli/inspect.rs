@@ -4,6 +4,7 @@ use super::args::{Common, Format, InspectArgs};
 use super::output::{self, Progress};
 use super::{Failure, plan, run};
 use crate::driver::{self, CompileError, Compiled};
+use crate::program::ProgramDir;
 use crate::report;
 use intwain_ir::Graph;
 use intwain_passes::Timings;
@@ -12,6 +13,9 @@ use intwain_passes::place::{self, PlaceError, Strategy};
 
 pub(crate) fn inspect(a: &InspectArgs, common: &Common) -> Result<(), Failure> {
     let common = &Common { json: common.json || a.format == Format::Json, ..common.clone() };
+    if a.model.model.is_dir() {
+        return directory(a, common);
+    }
     let hardware = plan::hardware(&a.target)?;
     if let Some(pass) = &a.after {
         known_pass(pass)?;
@@ -55,6 +59,24 @@ pub(crate) fn compile(
         plan => plan?,
     };
     Ok(driver::lower(graph, plan, &crate::kernels::target(), timings, &mut |name, g| dump.see(name, g))?)
+}
+
+/// A program directory's placement, as it was written with the program.
+fn directory(a: &InspectArgs, common: &Common) -> Result<(), Failure> {
+    if a.after.is_some() || a.why.is_some() {
+        let flag = if a.after.is_some() { "--after" } else { "--why" };
+        return Err(Failure::file(
+            &a.model.model,
+            format!("{flag} needs the model; a program has been planned already"),
+        ));
+    }
+    let dir = ProgramDir::open(&a.model.model)?;
+    dir.warnings().iter().for_each(|w| output::note(common, w));
+    let full = dir.manifest().variants.first();
+    match full.filter(|_| common.json) {
+        Some(variant) => output::json(&variant.placement),
+        None => output::print(dir.placement()),
+    }
 }
 
 /// Keeps the graphs after a pass.

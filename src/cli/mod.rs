@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the only place that prints")]
 
 mod args;
+mod compile;
 mod data;
 mod failure;
 mod grad;
@@ -10,6 +11,7 @@ mod inspect;
 mod output;
 mod plan;
 mod run;
+mod verify;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -41,8 +43,10 @@ fn dispatch(cli: &Cli) -> Result<(), Failure> {
     match &cli.command {
         Command::Plan(a) => plan::plan(a, common),
         Command::Inspect(a) => inspect::inspect(a, common),
+        Command::Compile(a) => compile::compile(a, common),
         Command::Run(a) => run::run(a, common),
         Command::Grad(a) => grad::grad(a, common),
+        Command::Verify(a) => verify::verify(a, common),
         Command::Hardware(a) => hardware::hardware(a, common),
         Command::Devices => hardware::devices(common),
     }

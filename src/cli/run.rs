@@ -1,10 +1,14 @@
 //! `intwain run`.
 
 use super::args::{Common, DeviceArgs, ModelArgs, RunArgs};
-use super::{Failure, data, output};
+use super::output::{self, Progress};
+use super::{Failure, data};
 use crate::model::{Model, ModelOptions, WeightOrigin};
+use crate::program::{ProgramDir, ProgramSession};
 use crate::session::{Fallback, Session, SessionOptions};
 use intwain_ir::Tensor;
+use serde::Serialize;
+use std::fmt;
 use std::time::Instant;
 
 /// Reads the model that the flags name.
@@ -41,49 +45,140 @@ pub(crate) fn session_options(a: &DeviceArgs) -> SessionOptions {
 }
 
 pub(crate) fn run(a: &RunArgs, common: &Common) -> Result<(), Failure> {
+    if a.model.model.is_dir() {
+        return directory(a, common);
+    }
     let model = open(&a.model, common)?;
     let inputs = data::read_inputs(&a.inputs, &model.graph(1)?)?;
     let mut session = Session::new(&model, session_options(&a.devices))?;
-    let mut outputs = session.run(&inputs)?;
-    if let Some(n) = a.repeat {
-        let mut seconds = Vec::with_capacity(n);
-        for _ in 0..n {
-            let start = Instant::now();
-            outputs = session.run(&inputs)?;
-            seconds.push(start.elapsed().as_secs_f64());
-        }
-        print_times(&mut seconds, common);
-    }
+    let progress = Progress::start(common, "running");
+    let (outputs, seconds) = repeat(a, || Ok(session.run(&inputs)?))?;
+    drop(progress);
     output::times(common, &session.timings);
-    match &a.outputs {
-        Some(path) => data::write_outputs(path, &outputs),
-        None => {
-            outputs.iter().for_each(|(name, t)| println!("{}", summary(name, t)));
-            Ok(())
-        }
-    }
+    finish(a, common, &outputs, seconds)
 }
 
-fn print_times(seconds: &mut [f64], common: &Common) {
-    seconds.sort_by(f64::total_cmp);
-    let at = |q: f64| seconds[((seconds.len() - 1) as f64 * q).round() as usize] * 1e3;
-    let (median, low, high) = (at(0.5), at(0.1), at(0.9));
+/// Runs a program directory.
+fn directory(a: &RunArgs, common: &Common) -> Result<(), Failure> {
+    let path = &a.model.model;
+    let planned = [
+        ("--split", a.devices.split != super::args::Split::Auto),
+        ("--parts", a.devices.parts.is_some()),
+        ("--batch", a.devices.batch.is_some()),
+        ("--weights", a.model.weights.is_some()),
+    ];
+    if let Some((flag, _)) = planned.iter().find(|(_, given)| *given) {
+        return Err(Failure::file(path, format!("is a program, for which {flag} was decided when it was compiled")));
+    }
+    let dir = ProgramDir::open(path)?;
+    dir.warnings().iter().for_each(|w| output::note(common, w));
+    let has = dir.variants().iter().map(|v| v.programs.len()).max().unwrap_or(1);
+    if let Some(devices) = a.devices.devices.filter(|d| d.count != has) {
+        let given = devices.count;
+        return Err(Failure::file(path, format!("is a program for {has} device(s); --devices names {given}")));
+    }
+    let mut session = ProgramSession::new(&dir, a.devices.threads)?;
+    let inputs = data::read_inputs(&a.inputs, session.signature())?;
+    let progress = Progress::start(common, "running");
+    let (outputs, seconds) = repeat(a, || Ok(session.run(&inputs)?))?;
+    drop(progress);
+    finish(a, common, &outputs, seconds)
+}
+
+type Outputs = Vec<(String, Tensor)>;
+
+/// Runs once, and as often again as the flags ask, taking the time.
+fn repeat(a: &RunArgs, mut run: impl FnMut() -> Result<Outputs, Failure>) -> Result<(Outputs, Vec<f64>), Failure> {
+    let mut outputs = run()?;
+    let mut seconds = Vec::new();
+    for _ in 0..a.repeat.unwrap_or(0) {
+        let start = Instant::now();
+        outputs = run()?;
+        seconds.push(start.elapsed().as_secs_f64());
+    }
+    Ok((outputs, seconds))
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Document {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repeat: Option<Times>,
+    outputs: Vec<Summary>,
+}
+
+/// Steady-state time of a run.
+#[derive(Debug, Serialize)]
+struct Times {
+    median_ms: f64,
+    p10_ms: f64,
+    p90_ms: f64,
+    runs: usize,
+    /// Every run, in order.
+    seconds: Vec<f64>,
+}
+
+/// An output at a glance.
+#[derive(Debug, Serialize)]
+struct Summary {
+    name: String,
+    #[serde(rename = "type")]
+    ty: String,
+    min: f64,
+    mean: f64,
+    max: f64,
+    first: Vec<f64>,
+}
+
+fn finish(a: &RunArgs, common: &Common, outputs: &Outputs, seconds: Vec<f64>) -> Result<(), Failure> {
+    if let Some(path) = &a.outputs {
+        data::write_outputs(path, outputs)?;
+    }
+    let repeat = times(seconds);
+    let summaries: Vec<Summary> = outputs.iter().map(|(name, t)| summary(name, t)).collect();
     if common.json {
-        let n = seconds.len();
-        println!("{{\"median_ms\": {median:.4}, \"p10_ms\": {low:.4}, \"p90_ms\": {high:.4}, \"runs\": {n}}}");
-    } else {
-        println!("median {median:.3} ms, 10 % below {low:.3} ms, 90 % below {high:.3} ms, {} runs", seconds.len());
+        return output::json(&Document { repeat, outputs: summaries });
+    }
+    let mut lines: Vec<String> = repeat.iter().map(ToString::to_string).collect();
+    if a.outputs.is_none() {
+        lines.extend(summaries.iter().map(ToString::to_string));
+    }
+    if lines.is_empty() { Ok(()) } else { output::print(&lines.join("\n")) }
+}
+
+fn times(seconds: Vec<f64>) -> Option<Times> {
+    let mut sorted = seconds.clone();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len().checked_sub(1)?;
+    let at = |q: f64| sorted[(last as f64 * q).round() as usize] * 1e3;
+    Some(Times { median_ms: at(0.5), p10_ms: at(0.1), p90_ms: at(0.9), runs: seconds.len(), seconds })
+}
+
+impl fmt::Display for Times {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Times { median_ms, p10_ms, p90_ms, runs, .. } = self;
+        write!(f, "median {median_ms:.3} ms, 10 % below {p10_ms:.3} ms, 90 % below {p90_ms:.3} ms, {runs} runs")
     }
 }
 
 /// Shape, type, range and first values of an output.
-fn summary(name: &str, t: &Tensor) -> String {
+fn summary(name: &str, t: &Tensor) -> Summary {
     let values = t.to_f64();
-    let (mut low, mut high, mut sum) = (f64::INFINITY, f64::NEG_INFINITY, 0.0);
-    for v in &values {
-        (low, high, sum) = (low.min(*v), high.max(*v), sum + v);
+    let sum: f64 = values.iter().sum();
+    Summary {
+        name: name.to_string(),
+        ty: t.ty.to_string(),
+        min: values.iter().copied().fold(f64::INFINITY, f64::min),
+        mean: sum / values.len().max(1) as f64,
+        max: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        first: values.iter().take(5).copied().collect(),
     }
-    let first: Vec<String> = values.iter().take(5).map(|v| format!("{v:.6}")).collect();
-    let mean = sum / values.len().max(1) as f64;
-    format!("{name}: {} min {low:.6} mean {mean:.6} max {high:.6} first {}", t.ty, first.join(" "))
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Summary { name, ty, min, mean, max, first } = self;
+        let first: Vec<String> = first.iter().map(|v| format!("{v:.6}")).collect();
+        write!(f, "{name}: {ty} min {min:.6} mean {mean:.6} max {max:.6} first {}", first.join(" "))
+    }
 }

@@ -15,6 +15,7 @@ pub use machine::{DeviceFigures, FigureReport, LinkFigures, MachineReport};
 pub use placement::{
     CommunicationReport, DeviceReport, KernelReport, LayerReport, PlacementReport, Totals, Traffic, placement,
 };
+pub(crate) use plan::batch;
 pub use plan::{CandidateReport, PlanReport, plan};
 pub use why::{Choice, RunnerUpReport, WhyError, WhyReport, why};
 

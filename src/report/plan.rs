@@ -83,7 +83,7 @@ pub fn plan(graph: &Graph, plan: &Plan, hardware: &Hardware, asked: Option<Strat
 }
 
 /// Rows of a call of the graph.
-pub(super) fn batch(graph: &Graph) -> Option<usize> {
+pub(crate) fn batch(graph: &Graph) -> Option<usize> {
     graph.inputs().find_map(|p| match p.kind {
         ParamKind::Input { rows: Rows::Batched } => graph.shape(p.value).first().copied(),
         ParamKind::Input { rows: Rows::Whole } | ParamKind::Weight { .. } | ParamKind::State { .. } => None,

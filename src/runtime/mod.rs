@@ -18,7 +18,7 @@ pub use memory::OutOfMemory;
 
 pub(crate) use team::Team;
 
-use crate::driver::{Compiled, Port};
+use crate::driver::{Loadable, Port};
 use crate::kernels;
 use collective::Part;
 use device::Device;
@@ -55,7 +55,7 @@ pub(crate) type Rows = Option<Range<usize>>;
 impl Variant {
     /// Allocates memory for a compiled graph. `weight` gives the weights by position among the graph's parameters.
     pub(crate) fn new<E: From<OutOfMemory> + From<DeviceError> + From<clif::CompileError>>(
-        compiled: &Compiled,
+        compiled: Loadable<'_>,
         teams: &[Team],
         mut weight: impl FnMut(usize) -> Result<Tensor, E>,
     ) -> Result<Variant, E> {
@@ -123,19 +123,21 @@ pub(crate) fn run(
     let outputs: Vec<Host> = outputs.iter_mut().map(Host::new).collect();
     let devices = teams.len();
     // For each device, its half of every variant.
-    let mut halves: Vec<Vec<&mut Device>> = (0..devices).map(|_| Vec::new()).collect();
+    let mut halves: Vec<Vec<Option<&mut Device>>> = (0..devices).map(|_| Vec::new()).collect();
     let mut shared: Vec<(&Links, &[Place], &[Place])> = Vec::new();
     for v in variants.iter_mut() {
-        for (half, d) in halves.iter_mut().zip(v.devices.iter_mut()) {
-            half.push(d);
+        // A variant may use fewer devices than another.
+        let mut own = v.devices.iter_mut();
+        for half in halves.iter_mut() {
+            half.push(own.next());
         }
         shared.push((&v.links, &v.inputs, &v.outputs));
     }
     let (shared, outputs) = (&shared, &outputs);
-    let work = move |index: usize, mut half: Vec<&mut Device>| -> Result<(), DeviceError> {
+    let work = move |index: usize, mut half: Vec<Option<&mut Device>>| -> Result<(), DeviceError> {
         for call in calls {
             let (links, ins, outs) = shared[call.variant];
-            let device = &mut half[call.variant];
+            let Some(device) = &mut half[call.variant] else { continue };
             copy_in(device, index, ins, inputs, &call.rows);
             if let Err(e) = device.run_step(&teams[index], links) {
                 shared.iter().for_each(|s| s.0.stop());

@@ -1,0 +1,39 @@
+//! `intwain verify`.
+
+use super::args::{Common, VerifyArgs};
+use super::output::{self, Progress};
+use super::{Failure, run};
+use crate::program::ProgramDir;
+use crate::verify::{self, VerifyOptions};
+use intwain_passes::Timings;
+
+/// Rows of a call where nothing says how many: an odd number, so that parts are unequal.
+const BATCH: usize = 5;
+
+pub(crate) fn verify(a: &VerifyArgs, common: &Common) -> Result<(), Failure> {
+    let options = VerifyOptions {
+        strategies: a.devices.split.strategy().into_iter().collect(),
+        parts: a.devices.parts,
+        threads: a.devices.threads,
+        ..VerifyOptions::default()
+    };
+    let progress = Progress::start(common, "reading");
+    let mut timings = Timings::default();
+    let report = if a.model.model.is_dir() {
+        let dir = ProgramDir::open(&a.model.model)?;
+        dir.warnings().iter().for_each(|w| output::note(common, w));
+        verify::verify_directory(&dir, &options, &mut timings, &mut |what| progress.say(what))?
+    } else {
+        let model = run::open_architecture(&a.model, common)?;
+        let graph = model.graph(a.devices.batch.unwrap_or(BATCH))?;
+        verify::verify(&graph, &options, &mut timings, &mut |what| progress.say(what))?
+    };
+    drop(progress);
+    output::times(common, &timings);
+    output::report(&report, common)?;
+    if report.verified {
+        return Ok(());
+    }
+    let bad = report.programs.iter().filter(|p| !p.verified).map(|p| p.strategy.clone()).collect::<Vec<_>>().join(", ");
+    Err(Failure::Defect(format!("{}: the split program is not equal to the whole one: {bad}", a.model.model.display())))
+}

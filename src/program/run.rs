@@ -1,0 +1,122 @@
+//! Runs a program directory.
+
+use super::ProgramError;
+use super::read::{ProgramDir, ProgramVariant};
+use crate::runtime::{self, Call, Team, Variant};
+use crate::session::{RunError, count_rows, order, with_rows};
+use intwain_ir::{Graph, ParamKind, Rows, Tensor};
+use std::collections::BTreeMap;
+
+/// A program with the memory and threads to run it.
+#[derive(Debug)]
+pub struct ProgramSession<'d> {
+    dir: &'d ProgramDir,
+    teams: Vec<Team>,
+    /// The loaded variants, by their place in the directory.
+    loaded: Vec<(usize, Variant)>,
+}
+
+impl<'d> ProgramSession<'d> {
+    /// Starts the devices' threads.
+    pub fn new(dir: &'d ProgramDir, threads: Option<usize>) -> Result<ProgramSession<'d>, ProgramError> {
+        let devices = dir.variants().iter().map(|v| v.programs.len()).max().unwrap_or(1);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = threads.unwrap_or((cores / devices).max(1));
+        let teams = (0..devices).map(|_| Team::new(threads)).collect::<Result<_, _>>().map_err(RunError::from)?;
+        Ok(ProgramSession { dir, teams, loaded: Vec::new() })
+    }
+
+    /// What the program takes and gives.
+    pub fn signature(&self) -> &Graph {
+        &self.dir.variants()[0].whole
+    }
+
+    /// Runs the program on all rows of the inputs, in order. The last call is filled with copies of the last row where
+    /// no variant has its number of rows.
+    pub fn run(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<(String, Tensor)>, ProgramError> {
+        let signature = self.signature();
+        let mut ordered = order(signature, inputs)?;
+        let total = count_rows(signature, &ordered)?;
+        let batched = signature.params.iter().all(|p| !matches!(p.kind, ParamKind::Input { rows: Rows::Whole }));
+        let calls = if batched { self.calls(total) } else { vec![(self.whole(total)?, None)] };
+        let padded = calls.iter().filter_map(|c| c.1.as_ref().map(|r| r.end)).max().unwrap_or(total);
+        if padded > total {
+            ordered = ordered.iter().map(|t| pad(t, padded)).collect();
+        }
+        let mut plan = Vec::new();
+        for (variant, rows) in calls {
+            plan.push(Call { variant: self.load(variant)?, rows });
+        }
+        let resized = |o: &crate::driver::Port, rows| if batched { with_rows(&o.ty, rows) } else { o.ty.clone() };
+        let ports = &self.dir.variants()[0].outputs;
+        let mut outputs: Vec<Tensor> = ports.iter().map(|o| Tensor::zeros(resized(o, padded))).collect();
+        if !plan.is_empty() {
+            let mut variants: Vec<&mut Variant> = self.loaded.iter_mut().map(|v| &mut v.1).collect();
+            let devices = self.dir.variants().iter().map(|v| v.programs.len()).max().unwrap_or(1);
+            runtime::run(&mut variants, &self.teams[..devices], &plan, &ordered, &mut outputs)
+                .map_err(RunError::from)?;
+        }
+        let cut = |t: Tensor| if batched && t.ty.rank() > 0 { t.slice(0, 0..total) } else { t };
+        Ok(ports.iter().map(|o| o.name.to_string()).zip(outputs.into_iter().map(cut)).collect())
+    }
+
+    /// The variant and the rows of each call.
+    fn calls(&self, total: usize) -> Vec<(usize, runtime::Rows)> {
+        let rows = |v: &ProgramVariant| v.rows.unwrap_or(1).max(1);
+        let variants = self.dir.variants();
+        let full = rows(&variants[0]);
+        let mut calls = Vec::new();
+        let mut at = 0;
+        while at < total {
+            let left = total - at;
+            // The smallest variant that takes all that is left, else the one for full calls.
+            let fitting = (0..variants.len()).filter(|&v| rows(&variants[v]) >= left.min(full));
+            let chosen = fitting.min_by_key(|&v| (rows(&variants[v]), v)).unwrap_or(0);
+            let size = rows(&variants[chosen]);
+            calls.push((chosen, Some(at..at + size)));
+            at += size;
+        }
+        calls
+    }
+
+    /// The variant for a model without a row axis, which is called once.
+    fn whole(&self, total: usize) -> Result<usize, ProgramError> {
+        let variants = self.dir.variants();
+        let has = |v: &ProgramVariant| v.rows.unwrap_or(total);
+        variants.iter().position(|v| has(v) == total).ok_or_else(|| {
+            let list: Vec<String> = variants.iter().map(|v| has(v).to_string()).collect();
+            let problem = format!(
+                "mixes rows, so that a call cannot be filled up: {total} rows are given, it takes {}; compile with --batch {total}",
+                list.join(" or ")
+            );
+            ProgramError::unusable(self.dir.path(), problem)
+        })
+    }
+
+    /// Memory for a variant, with the weights in it; its place among the loaded.
+    fn load(&mut self, variant: usize) -> Result<usize, ProgramError> {
+        if let Some(at) = self.loaded.iter().position(|l| l.0 == variant) {
+            return Ok(at);
+        }
+        let dir = self.dir;
+        let program = &dir.variants()[variant];
+        let teams = &self.teams[..program.programs.len()];
+        let loaded = Variant::new(program.loadable(), teams, |param| {
+            dir.weight(&program.params[param].name).map_err(|e| RunError::Options(e.to_string()))
+        })?;
+        self.loaded.push((variant, loaded));
+        Ok(self.loaded.len() - 1)
+    }
+}
+
+/// A tensor with copies of its last row behind it.
+fn pad(t: &Tensor, rows: usize) -> Tensor {
+    let have = t.ty.shape.first().copied().unwrap_or(0);
+    let mut data = t.data.clone();
+    if let Some(row) = t.data.len().checked_div(have) {
+        for _ in have..rows {
+            data.extend_from_within((have - 1) * row..have * row);
+        }
+    }
+    Tensor { ty: with_rows(&t.ty, rows), data }
+}

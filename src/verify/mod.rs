@@ -1,0 +1,432 @@
+//! Proves that split programs compute what the whole model computes.
+//!
+//! Three judges that share no code with the passes: the placement checker proves that the devices' graphs together mean
+//! the whole graph; the program checker proves that communication cannot lock up and that no byte is overwritten before
+//! its last reader; and both are run on small integers, where sums are exact in any order, so that what differs is a
+//! defect and not rounding.
+
+mod integers;
+
+use crate::driver::{self, CompileError, Compiled, Loadable};
+use crate::program::{ProgramDir, ProgramError};
+use crate::runtime::{self, Call, Team, Variant};
+use crate::session::RunError;
+use intwain_ir::{Graph, ParamKind, Tensor, interp};
+use intwain_passes::Timings;
+use intwain_passes::check;
+use intwain_passes::check::placement::Interface;
+use intwain_passes::hardware::Catalogue;
+use intwain_passes::place::{self, PlaceError, Strategy, Verdict};
+use intwain_passes::program::DeviceProgram;
+use serde::Serialize;
+use std::fmt;
+
+/// Why nothing could be verified. What verification finds is in the [`VerifyReport`].
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// The model cannot be compiled.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// The model cannot be run.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The program directory cannot be used.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+}
+
+/// How to verify.
+#[derive(Clone, Debug)]
+pub struct VerifyOptions {
+    /// The strategies to verify; empty: every one that is possible.
+    pub strategies: Vec<Strategy>,
+    /// Rows per device of a data split; elsewhere their ratio.
+    pub parts: Option<[usize; 2]>,
+    /// Threads per device; `None`: half of the cores.
+    pub threads: Option<usize>,
+    /// Graphs with at most so many scalar operations are run by the reference interpreter, others by compiled kernels.
+    pub interpreted_flops: u64,
+}
+
+impl Default for VerifyOptions {
+    fn default() -> VerifyOptions {
+        VerifyOptions { strategies: Vec::new(), parts: None, threads: None, interpreted_flops: 20_000_000 }
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct VerifyReport {
+    /// Version of this form.
+    pub version: u32,
+    /// The model.
+    pub model: String,
+    /// Rows of the call that was verified.
+    pub batch: Option<usize>,
+    /// Whether everything is as it should be.
+    pub verified: bool,
+    /// Every program.
+    pub programs: Vec<ProgramVerdict>,
+}
+
+/// What was found of one split program.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProgramVerdict {
+    /// How the model is split.
+    pub strategy: String,
+    /// Whether everything is as it should be.
+    pub verified: bool,
+    /// Where it is not possible: why.
+    pub skipped: Option<String>,
+    /// Number of devices.
+    pub devices: usize,
+    /// Communications of a step on all devices.
+    pub communications: usize,
+    /// Commands of a step on all devices.
+    pub commands: usize,
+    /// What the checkers found.
+    pub faults: Vec<String>,
+    /// What running it showed.
+    pub execution: Option<Execution>,
+}
+
+/// A comparison of the split program with the whole graph, on small integers.
+#[derive(Clone, Debug, Serialize)]
+pub struct Execution {
+    /// `interpreter` or `compiled`.
+    pub engine: &'static str,
+    /// Numbers compared.
+    pub elements: usize,
+    /// Numbers whose bits differ.
+    pub unequal: usize,
+    /// Whether the plan promises equal bits.
+    pub promised_equal: bool,
+    /// The largest difference over the output's largest number.
+    pub largest_error: f64,
+    /// The largest that is allowed where equal bits are not promised.
+    pub allowed_error: f64,
+}
+
+/// Differences that rounding can make where sums are taken in another order.
+const ALLOWED: f64 = 1e-5;
+
+impl Execution {
+    fn is_right(&self) -> bool {
+        self.unequal == 0 || (!self.promised_equal && self.largest_error <= self.allowed_error)
+    }
+}
+
+/// Tells what is verified now.
+pub type Progress<'a> = &'a mut dyn FnMut(&str);
+
+/// Verifies the splits of a model's graph on two CPU devices.
+pub fn verify(
+    graph: &Graph,
+    options: &VerifyOptions,
+    timings: &mut Timings,
+    progress: Progress<'_>,
+) -> Result<VerifyReport, VerifyError> {
+    let graph = driver::prepare(graph.clone(), timings, &mut |_, _| {})?;
+    let strategies = if options.strategies.is_empty() { &Strategy::ALL[1..] } else { &options.strategies[..] };
+    let mut whole = Whole::new(&graph, options);
+    let mut programs = Vec::new();
+    for &strategy in strategies {
+        progress(&format!("verifying {strategy}"));
+        programs.push(match compiled(&graph, strategy, options, timings) {
+            Ok(compiled) => whole.judge_compiled(&compiled, timings)?,
+            Err(CompileError::Place(PlaceError::CannotSplit { reason, .. })) if options.strategies.is_empty() => {
+                skipped(strategy, reason)
+            }
+            Err(CompileError::Refused(faults)) => refused(strategy, faults),
+            Err(e) => return Err(e.into()),
+        });
+    }
+    Ok(report(&graph, programs))
+}
+
+/// Verifies every program of a directory.
+pub fn verify_directory(
+    dir: &ProgramDir,
+    options: &VerifyOptions,
+    timings: &mut Timings,
+    progress: Progress<'_>,
+) -> Result<VerifyReport, VerifyError> {
+    let mut programs = Vec::new();
+    for v in dir.variants() {
+        let name = v.rows.map_or("whole".to_string(), |r| format!("{r} rows"));
+        progress(&format!("verifying {name}"));
+        let mut whole = Whole::new(&v.whole, options);
+        let judged = Judged {
+            strategy: name,
+            promised_equal: !split_sums(&v.locals),
+            interface: &v.interface,
+            locals: &v.locals,
+            program: v.loadable(),
+        };
+        programs.push(whole.judge(&judged, timings)?);
+    }
+    Ok(report(&dir.variants()[0].whole, programs))
+}
+
+/// Whether devices add up parts of sums, which rounds differently than one device does.
+fn split_sums(locals: &[Graph]) -> bool {
+    use intwain_ir::ops::Op;
+    locals.iter().flat_map(|g| g.nodes.values()).any(|n| matches!(n.op, Op::AllReduce(_) | Op::ReduceScatter(_)))
+}
+
+fn report(graph: &Graph, programs: Vec<ProgramVerdict>) -> VerifyReport {
+    VerifyReport {
+        version: crate::report::REPORT_VERSION,
+        model: graph.name.to_string(),
+        batch: crate::report::batch(graph),
+        verified: programs.iter().all(|p| p.verified),
+        programs,
+    }
+}
+
+fn compiled(
+    graph: &Graph,
+    strategy: Strategy,
+    options: &VerifyOptions,
+    timings: &mut Timings,
+) -> Result<Compiled, CompileError> {
+    let hardware = Catalogue::built_in().get("cpu").expect("the catalogue has the CPU");
+    let ask = place::Options { strategy: Some(strategy), parts: options.parts, ..place::Options::default() };
+    let plan = driver::plan(graph, &hardware, ask, timings)?;
+    driver::lower(graph.clone(), plan, &crate::kernels::target(), timings, &mut |_, _| {})
+}
+
+fn empty(strategy: Strategy) -> ProgramVerdict {
+    ProgramVerdict {
+        strategy: strategy.name().to_string(),
+        verified: true,
+        skipped: None,
+        devices: 0,
+        communications: 0,
+        commands: 0,
+        faults: Vec::new(),
+        execution: None,
+    }
+}
+
+fn skipped(strategy: Strategy, reason: String) -> ProgramVerdict {
+    ProgramVerdict { skipped: Some(Verdict::NotOffered(reason).to_string()), ..empty(strategy) }
+}
+
+fn refused(strategy: Strategy, faults: Vec<String>) -> ProgramVerdict {
+    ProgramVerdict { verified: false, faults, ..empty(strategy) }
+}
+
+/// A split program to be judged.
+struct Judged<'a> {
+    strategy: String,
+    promised_equal: bool,
+    interface: &'a Interface,
+    locals: &'a [Graph],
+    program: Loadable<'a>,
+}
+
+/// The whole graph with arguments, and its results once they are known.
+struct Whole<'g> {
+    graph: &'g Graph,
+    options: &'g VerifyOptions,
+    args: Vec<Tensor>,
+    expected: Option<Vec<Tensor>>,
+    interpreted: bool,
+}
+
+impl<'g> Whole<'g> {
+    fn new(graph: &'g Graph, options: &'g VerifyOptions) -> Whole<'g> {
+        let flops: u64 = graph.nodes.keys().map(|id| graph.flops(id)).sum();
+        let args = integers::arguments(graph);
+        Whole { graph, options, args, expected: None, interpreted: flops <= options.interpreted_flops }
+    }
+
+    fn judge_compiled(&mut self, compiled: &Compiled, timings: &mut Timings) -> Result<ProgramVerdict, VerifyError> {
+        let interface = Interface::of(&compiled.explicit);
+        let strategy = compiled.plan.strategy;
+        self.judge(
+            &Judged {
+                strategy: strategy.name().to_string(),
+                promised_equal: match strategy {
+                    Strategy::One | Strategy::Data | Strategy::Pipeline => true,
+                    Strategy::Tensor | Strategy::Mixed => false,
+                },
+                interface: &interface,
+                locals: &compiled.locals,
+                program: compiled.loadable(),
+            },
+            timings,
+        )
+    }
+
+    fn judge(&mut self, judged: &Judged<'_>, timings: &mut Timings) -> Result<ProgramVerdict, VerifyError> {
+        let programs = judged.program.programs;
+        let mut faults: Vec<String> = timings
+            .time("check placement", || check::placement::check(self.graph, judged.interface, judged.locals))
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        let program_faults = timings.time("check program", || check::program::check(programs));
+        faults.extend(program_faults.iter().map(ToString::to_string));
+        // A program that may lock up is not run.
+        let execution = if faults.is_empty() {
+            let got = timings.time("execute", || self.execute(judged))?;
+            let engine = if self.interpreted { "interpreter" } else { "compiled" };
+            let expected = self.expected(timings)?;
+            Some(compare(engine, judged.promised_equal, expected, &got))
+        } else {
+            None
+        };
+        let is_communication =
+            |c: &&intwain_passes::program::Command| matches!(c.action, intwain_passes::program::Action::Communicate(_));
+        let count = |f: &dyn Fn(&DeviceProgram) -> usize| programs.iter().map(f).sum();
+        Ok(ProgramVerdict {
+            strategy: judged.strategy.clone(),
+            verified: faults.is_empty() && execution.as_ref().is_some_and(Execution::is_right),
+            skipped: None,
+            devices: programs.len(),
+            communications: count(&|p| p.step.iter().filter(is_communication).count()),
+            commands: count(&|p| p.step.len()),
+            faults,
+            execution,
+        })
+    }
+
+    fn expected(&mut self, timings: &mut Timings) -> Result<&[Tensor], VerifyError> {
+        if self.expected.is_none() {
+            let results = if self.interpreted {
+                timings.time("execute whole", || interp::run(self.graph, self.args.clone())).map_err(defect)?
+            } else {
+                let one = compiled(self.graph, Strategy::One, self.options, timings)?;
+                timings.time("execute whole", || self.run(one.loadable()))?
+            };
+            self.expected = Some(results);
+        }
+        Ok(self.expected.as_deref().unwrap_or_default())
+    }
+
+    fn execute(&self, judged: &Judged<'_>) -> Result<Vec<Tensor>, VerifyError> {
+        if !self.interpreted {
+            return self.run(judged.program);
+        }
+        let args = |local: &Graph| -> Vec<Tensor> {
+            let arg = |p: &intwain_ir::Param| {
+                let at = self.graph.params.iter().position(|q| q.name == p.name);
+                let at = at.expect("the placement checker found every parameter");
+                self.args[at].part(&judged.interface.params[at], local.device)
+            };
+            local.params.iter().map(arg).collect()
+        };
+        let all = judged.locals.iter().map(args).collect();
+        let parts = interp::run_devices(judged.locals, all).map_err(defect)?;
+        Ok(self.join(judged, &parts))
+    }
+
+    /// The whole outputs from the devices' parts.
+    fn join(&self, judged: &Judged<'_>, parts: &[Vec<Tensor>]) -> Vec<Tensor> {
+        let output = |(at, o): (usize, &intwain_ir::Output)| {
+            let of = |k: usize| {
+                let index = judged.locals[k].outputs.iter().position(|l| l.name == o.name);
+                index.map(|i| parts[k][i].clone())
+            };
+            let found: Vec<Tensor> = (0..parts.len()).filter_map(of).collect();
+            match &judged.interface.outputs[at] {
+                intwain_ir::Layout::Split { dim, .. } => Tensor::join(&found, *dim),
+                intwain_ir::Layout::Replicated | intwain_ir::Layout::On(_) | intwain_ir::Layout::Partial(_) => {
+                    found.into_iter().next().expect("the placement checker found every output")
+                }
+            }
+        };
+        self.graph.outputs.iter().enumerate().map(output).collect()
+    }
+
+    /// Runs a program on this machine's cores.
+    fn run(&self, program: Loadable<'_>) -> Result<Vec<Tensor>, VerifyError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = self.options.threads.unwrap_or((cores / 2).max(1));
+        let teams: Vec<Team> =
+            program.programs.iter().map(|_| Team::new(threads)).collect::<Result<_, _>>().map_err(RunError::from)?;
+        let mut variant = Variant::new(program, &teams, |i| Ok::<_, RunError>(self.args[i].clone()))?;
+        let is_input = |p: &intwain_ir::Param| matches!(p.kind, ParamKind::Input { .. });
+        let params = self.graph.params.iter().zip(&self.args);
+        let inputs: Vec<Tensor> = params.filter(|(p, _)| is_input(p)).map(|(_, t)| t.clone()).collect();
+        let mut outputs: Vec<Tensor> = program.outputs.iter().map(|o| Tensor::zeros(o.ty.clone())).collect();
+        let call = [Call { variant: 0, rows: None }];
+        runtime::run(&mut [&mut variant], &teams, &call, &inputs, &mut outputs).map_err(RunError::from)?;
+        Ok(outputs)
+    }
+}
+
+fn defect(e: interp::EvalError) -> VerifyError {
+    VerifyError::Compile(CompileError::Refused(vec![e.to_string()]))
+}
+
+fn compare(engine: &'static str, promised_equal: bool, expected: &[Tensor], got: &[Tensor]) -> Execution {
+    let (mut elements, mut unequal, mut largest_error) = (0, 0, 0.0f64);
+    for (e, g) in expected.iter().zip(got) {
+        let size = e.ty.dtype.size();
+        elements += e.elements();
+        let pairs = e.data.chunks_exact(size).zip(g.data.chunks_exact(size));
+        unequal += pairs.filter(|(a, b)| a != b).count();
+        let (e, g) = (e.to_f64(), g.to_f64());
+        let scale = e.iter().filter(|x| x.is_finite()).fold(f64::MIN_POSITIVE, |m, x| m.max(x.abs()));
+        for (a, b) in e.iter().zip(&g) {
+            let same = a == b || (a.is_nan() && b.is_nan());
+            let error = if same { 0.0 } else { (a - b).abs() / scale };
+            largest_error = if error.is_nan() { f64::INFINITY } else { largest_error.max(error) };
+        }
+    }
+    Execution { engine, elements, unequal, promised_equal, largest_error, allowed_error: ALLOWED }
+}
+
+impl fmt::Display for VerifyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let batch = self.batch.map_or("no row axis".to_string(), |b| format!("batch {b}"));
+        writeln!(f, "{}, {batch}", self.model)?;
+        for p in &self.programs {
+            writeln!(f, "{:<10} {p}", p.strategy)?;
+        }
+        f.write_str(if self.verified { "verified" } else { "NOT VERIFIED" })
+    }
+}
+
+impl fmt::Display for ProgramVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(reason) = &self.skipped {
+            return f.write_str(reason);
+        }
+        if !self.faults.is_empty() {
+            const SHOWN: usize = 5;
+            write!(f, "{} fault(s)", self.faults.len())?;
+            self.faults.iter().take(SHOWN).try_for_each(|fault| write!(f, "\n  {fault}"))?;
+            let more = self.faults.len().saturating_sub(SHOWN);
+            return if more > 0 { write!(f, "\n  and {more} more") } else { Ok(()) };
+        }
+        write!(
+            f,
+            "proved equal to the whole; {} communications cannot lock up, memory of {} commands in order; ",
+            self.communications, self.commands
+        )?;
+        match &self.execution {
+            Some(e) => write!(f, "{e}"),
+            None => f.write_str("not run"),
+        }
+    }
+}
+
+impl fmt::Display for Execution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (engine, n) = (self.engine, self.elements);
+        if self.unequal == 0 {
+            return write!(f, "on integers ({engine}) all {n} numbers equal bit for bit");
+        }
+        let (unequal, error, allowed) = (self.unequal, self.largest_error, self.allowed_error);
+        write!(f, "on integers ({engine}) {unequal} of {n} numbers differ, by {error:.1e} of the scale at most; ")?;
+        if self.promised_equal {
+            f.write_str("equal bits were promised")
+        } else {
+            write!(f, "{allowed:.0e} is allowed")
+        }
+    }
+}
