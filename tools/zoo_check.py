@@ -160,7 +160,41 @@ def check_grad(checker, name, folder):
 
 
 def check_placement(checker, name, folder):
-    raise NotImplementedError
+    """That the splits split: what each device computes and holds is counted on its own program."""
+
+    def report(split):
+        words = ["inspect", f"{folder}/model.keras", "--hardware", "cpu", "--batch", 5, "--json", "--split", split]
+        return json.loads(checker.intwain(*words))
+
+    def data():
+        rows = [device["rows"] for device in report("data")["devices"]]
+        if sorted(rows) != [2, 3]:
+            raise Failure(f"5 rows are divided as {rows}")
+
+    def tensor():
+        found = report("tensor")
+        totals, devices = found["totals"], found["devices"]
+        for key in ("split_flops", "split_weight_bytes"):
+            if totals[key] < 0.9:
+                raise Failure(f"{key} is {totals[key]:.3f}; 0.9 is asked for")
+        for device in devices:
+            for key in ("flops_share", "weight_share"):
+                if device[key] > 0.6:
+                    raise Failure(f"device {device['device']} has {key} {device[key]:.3f}; 0.6 is allowed")
+
+    def pipeline():
+        found = report("pipeline")
+        largest = max(found["layers"], key=lambda layer: layer["flops"])
+        for device in found["devices"]:
+            # No cut between layers gives both 25 % where one layer has more than 75 %.
+            forbidden = largest["flops"] > 0.75 * found["totals"]["flops"]
+            if device["flops_share"] < 0.25 and not forbidden:
+                raise Failure(f"device {device['device']} has {device['flops_share']:.3f} of the flops; 0.25 is asked for")
+            if device["flops_share"] < 0.25:
+                print(f"{name} pipeline: {largest['name']} alone has {largest['flops'] / found['totals']['flops']:.0%} of the flops")
+
+    for split, act in (("data", data), ("tensor", tensor), ("pipeline", pipeline)):
+        checker.check(f"{name} placement {split}", act)
 
 
 def table(worst):

@@ -129,7 +129,11 @@ fn fill(
     files.insert("plan.txt".to_string(), manifest::sha256(plan.as_bytes()));
     let weights = "weights.safetensors".to_string();
     if let Some(first) = variants.first() {
-        write_weights(&dir.join(&weights), model, first)?;
+        let file = dir.join(&weights);
+        write_weights(&file, model, first)?;
+        // The library makes files that only their owner reads.
+        let like = std::fs::metadata(&path).map_err(ProgramError::io(&path))?.permissions();
+        std::fs::set_permissions(&file, like).map_err(ProgramError::io(&file))?;
     }
     let manifest = Manifest {
         format: FORMAT,

@@ -463,7 +463,8 @@ impl fmt::Display for PlacementReport {
         let Traffic { count, bytes: total } =
             Traffic { count: self.totals.communications, bytes: self.totals.communication_bytes };
         let percent = |x: f64| format!("{:.1} %", x * 100.0);
-        write!(f, "{count} transfers of {} per step", bytes(total as f64))?;
+        let plural = if count == 1 { "" } else { "s" };
+        write!(f, "{count} transfer{plural}, {} per step", bytes(total as f64))?;
         if self.devices.len() > 1 {
             let (work, weights) = (percent(self.totals.split_flops), percent(self.totals.split_weight_bytes));
             write!(f, "; on one device only: {work} of the work, {weights} of the weights")?;

@@ -69,7 +69,7 @@ fn every_strategy_gives_the_interpreter_s_values() {
                 let at = whole.params.iter().position(|p| p.name == compiled.params[i].name).unwrap();
                 args[at].clone()
             };
-            let mut variant = Variant::new::<Failed>(&compiled, &teams, |i| Ok(by_name(i))).unwrap();
+            let mut variant = Variant::new::<Failed>(compiled.loadable(), &teams, |i| Ok(by_name(i))).unwrap();
             let mut out: Vec<Tensor> = want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
             let calls = vec![Call { variant: 0, rows: Some(0..rows) }; 3];
             run(&mut [&mut variant], &teams, &calls, &args[..1], &mut out).unwrap();
