@@ -36,7 +36,8 @@ impl fmt::Display for Problem {
 /// 3. names of parameters are unique, and so are those of outputs;
 /// 4. up to Imported no value has a layout; from Sharded to Explicit every value has one that fits it; Local graphs
 ///    have none;
-/// 5. Reshard occurs at Explicit only, the other communication in Local graphs only, each channel once;
+/// 5. Reshard occurs at Explicit only, the other communication in Local graphs only, each channel once, between this
+///    device and others that exist;
 /// 6. at Explicit every other node's layouts satisfy its rule, and no output is partial;
 /// 7. the graphs that operations repeat are at Imported, have inputs only, and satisfy the rules themselves.
 ///
@@ -62,6 +63,32 @@ struct Verifier<'g> {
     sound: Vec<NodeId>,
     /// Nodes whose own graph has problems.
     broken: BTreeSet<NodeId>,
+}
+
+/// Who takes part in a communication.
+struct Ends {
+    channel: usize,
+    /// The device that it says it is on.
+    device: Option<usize>,
+    devices: Option<usize>,
+    peer: Option<usize>,
+}
+
+impl Ends {
+    fn of(op: &Op) -> Option<Ends> {
+        let all = |channel, device, devices| Ends { channel, device: Some(device), devices: Some(devices), peer: None };
+        let one = |channel, peer| Ends { channel, device: None, devices: None, peer };
+        Some(match op {
+            Op::AllGather(op) => all(op.channel, op.device, op.sizes.len()),
+            Op::AllReduce(op) => all(op.channel, op.device, op.devices),
+            Op::AllToAll(op) => all(op.channel, op.device, op.to_sizes.len()),
+            Op::ReduceScatter(op) => all(op.channel, op.device, op.sizes.len()),
+            Op::Recv(op) => one(op.channel, Some(op.from)),
+            Op::Send(op) => one(op.channel, Some(op.to)),
+            Op::Reshard(op) => one(op.channel, None),
+            _ => return None,
+        })
+    }
 }
 
 impl Verifier<'_> {
@@ -169,23 +196,22 @@ impl Verifier<'_> {
     }
 
     fn communication(&mut self) {
+        let g = self.graph;
         let mut channels = BTreeSet::new();
-        for (id, node) in &self.graph.nodes {
-            let (allowed, channel) = match &node.op {
-                Op::Reshard(op) => (self.graph.stage == Stage::Explicit, op.channel),
-                Op::AllGather(op) => (self.graph.stage == Stage::Local, op.channel),
-                Op::AllReduce(op) => (self.graph.stage == Stage::Local, op.channel),
-                Op::AllToAll(op) => (self.graph.stage == Stage::Local, op.channel),
-                Op::Recv(op) => (self.graph.stage == Stage::Local, op.channel),
-                Op::ReduceScatter(op) => (self.graph.stage == Stage::Local, op.channel),
-                Op::Send(op) => (self.graph.stage == Stage::Local, op.channel),
-                _ => continue,
-            };
-            if !allowed {
-                self.report(Some(id), format!("{} at stage {}", node.op.name(), self.graph.stage));
+        for (id, node) in &g.nodes {
+            let Some(ends) = Ends::of(&node.op) else { continue };
+            let wanted = if matches!(node.op, Op::Reshard(_)) { Stage::Explicit } else { Stage::Local };
+            if g.stage != wanted {
+                self.report(Some(id), format!("{} at stage {}", node.op.name(), g.stage));
             }
-            if !channels.insert(channel) {
-                self.report(Some(id), format!("channel {channel} is used twice"));
+            if !channels.insert(ends.channel) {
+                self.report(Some(id), format!("channel {} is used twice", ends.channel));
+            }
+            let here = ends.device.is_none_or(|d| d == g.device) && ends.devices.is_none_or(|n| n == g.devices);
+            let there = ends.peer.is_none_or(|p| p < g.devices && p != g.device);
+            if g.stage == Stage::Local && !(here && there) {
+                let (device, devices) = (g.device, g.devices);
+                self.report(Some(id), format!("{} does not fit device {device} of {devices}", node.op));
             }
         }
     }

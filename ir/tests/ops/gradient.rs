@@ -114,6 +114,22 @@ fn second_gradients_equal_differences() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The gradient of a conversion is converted back: through f32 it is rounded once.
+#[test]
+fn gradients_pass_conversions() {
+    let mut g = Graph::new("narrow");
+    let x = g.input("x", intwain_ir::Type::new(DType::F64, [3]), intwain_ir::Rows::Whole);
+    let d = g.input("d", intwain_ir::Type::new(DType::F64, [3]), intwain_ir::Rows::Whole);
+    let narrow = g.cast(DType::F32, x).unwrap();
+    let y = g.cast(DType::F64, narrow).unwrap();
+    let dx = grad::backward(&mut g, &[(y, d)], &[x]).unwrap()[0].unwrap();
+    assert_eq!(g.ty(dx).dtype, DType::F64);
+    g.output("dx", dx);
+    let given = [0.1, -1.0 / 3.0, 2.0];
+    let args = vec![Tensor::from_f64(DType::F64, [3], &[1.0, 2.0, 3.0]), Tensor::from_f64(DType::F64, [3], &given)];
+    assert_eq!(interp::run(&g, args).unwrap()[0].to_f64(), given.map(|v| f64::from(v as f32)));
+}
+
 /// Values used several times collect all their gradients, and what a result does not depend on has none.
 #[test]
 fn contributions_add_up() {

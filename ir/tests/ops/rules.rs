@@ -306,6 +306,8 @@ fn pointwise_and_reductions_must_pass() {
     must_allow(ops::LogSoftmax { dim: 2 }, &f32s(&[&[5, 3, 2]]), &["S(1,[2,1])"], "S(1,[2,1])");
     let norm = ops::Standardize { dims: vec![2], epsilon: 1e-5 };
     must_allow(norm, &f32s(&[&[5, 3, 2]]), &["S(1,[2,1])"], "S(1,[2,1])");
+    let norm = ops::Standardize { dims: vec![0, 1, 2], epsilon: 1e-5 };
+    must_allow(norm, &f32s(&[&[5, 4, 4, 6]]), &["S(3,[4,2])"], "S(3,[4,2])");
     // Statistics of a batch normalisation, channel by channel.
     let statistics = ops::Reduce { function: Reduce::Sum, dims: vec![0, 1, 2] };
     must_allow(statistics.clone(), &f32s(&[&[5, 4, 4, 6]]), &["S(3,[4,2])"], "S(0,[4,2])");

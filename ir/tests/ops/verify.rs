@@ -207,8 +207,22 @@ fn communication() {
         }
     }
     let mut g = with(Stage::Local, ops::Send { channel: 5, to: 1 });
+    g.devices = 2;
+    reports(&g, &[]);
     g.push(ops::Recv { channel: 5, from: 1, ty: ty() }, &[]).unwrap();
     reports(&g, &["channel 5 is used twice"]);
+    let wrong: [Op; 5] = [
+        ops::Send { channel: 1, to: 0 }.into(),
+        ops::Send { channel: 1, to: 2 }.into(),
+        ops::AllReduce { channel: 1, function: Reduce::Sum, device: 1, devices: 2 }.into(),
+        ops::AllReduce { channel: 1, function: Reduce::Sum, device: 0, devices: 3 }.into(),
+        ops::ReduceScatter { channel: 1, function: Reduce::Sum, dim: 0, sizes: vec![2, 1, 1], device: 0 }.into(),
+    ];
+    for op in wrong {
+        let mut g = with(Stage::Local, op);
+        g.devices = 2;
+        reports(&g, &["does not fit device 0 of 2"]);
+    }
 }
 
 #[test]
