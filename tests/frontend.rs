@@ -117,6 +117,7 @@ fn nested_tree(outer_of_seq_trains: bool) -> VarTree {
         path: path.to_string(),
         trainable,
         vars: vec![],
+        repeated: 0,
         parts,
     };
     let inner = vec![
@@ -381,10 +382,10 @@ fn tensor(array: &Array) -> intwain_ir::Tensor {
 }
 
 /// Whole-model files of tf-keras 2.21 with the outputs it computed: recurrent layers under masks, nested and frozen models,
-/// convolutions of every kind.
+/// convolutions of every kind, bare TensorFlow operations.
 #[test]
 fn keras_2_models_compute_what_keras_computes() {
-    for name in ["rnn", "nest", "conv"] {
+    for name in ["rnn", "nest", "conv", "ops"] {
         let path = fixture(&format!("{name}.h5"));
         let file = open_model(&path).unwrap();
         let model = KerasModel::read(&file).unwrap();

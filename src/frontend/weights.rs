@@ -50,6 +50,8 @@ pub struct VarTree {
     pub trainable: bool,
     /// Its own variables in creation order.
     pub vars: Vec<VarSpec>,
+    /// How many variables of its parts Keras stores once more before its own.
+    pub repeated: usize,
     /// Its parts in creation order. Layers without variables are listed too: they count.
     pub parts: Vec<VarTree>,
 }
@@ -75,6 +77,7 @@ impl VarTree {
             path: path.to_string(),
             trainable,
             vars,
+            repeated: 0,
             parts: Vec::new(),
         }
     }
@@ -201,15 +204,15 @@ fn by_position(tree: &VarTree, source: &WeightSource) -> Result<Vec<String>, Vec
         false => &[Dialect::Current],
     };
     let attempts = candidates.iter().map(|dialect| {
-        let mut keys = Vec::new();
-        positions(tree, "", *dialect, &present, &mut keys);
-        keys
+        let (mut keys, mut repeated) = (Vec::new(), BTreeSet::new());
+        positions(tree, "", *dialect, &present, &mut keys, &mut repeated);
+        (keys, repeated)
     });
-    let attempts: Vec<Vec<String>> = attempts.collect();
-    let complete = attempts.iter().position(|keys| keys.iter().all(|k| present.contains(k.as_str())));
-    let keys = attempts.into_iter().nth(complete.unwrap_or(0)).expect("there is at least one candidate");
+    let attempts: Vec<(Vec<String>, BTreeSet<String>)> = attempts.collect();
+    let complete = attempts.iter().position(|(keys, _)| keys.iter().all(|k| present.contains(k.as_str())));
+    let (keys, repeated) = attempts.into_iter().nth(complete.unwrap_or(0)).expect("there is at least one candidate");
     let weights: Vec<&str> = all.iter().map(String::as_str).filter(|k| !is_state(k)).collect();
-    settle(&keys, &weights, |_| false)?;
+    settle(&keys, &weights, |key| repeated.contains(key))?;
     Ok(keys)
 }
 
@@ -220,15 +223,23 @@ fn is_state(key: &str) -> bool {
     !in_layers || key.split('/').any(|part| part.ends_with("seed_generator") || part == "random_generator")
 }
 
-fn positions(tree: &VarTree, path: &str, dialect: Dialect, present: &BTreeSet<&str>, keys: &mut Vec<String>) {
+fn positions(
+    tree: &VarTree,
+    path: &str,
+    dialect: Dialect,
+    present: &BTreeSet<&str>,
+    keys: &mut Vec<String>,
+    repeated: &mut BTreeSet<String>,
+) {
     let join = |name: &str| if path.is_empty() { name.to_string() } else { format!("{path}/{name}") };
     // Keras stores trainable variables before the others; the tree keeps creation order.
     let mut order: Vec<usize> = (0..tree.vars.len()).collect();
     order.sort_by_key(|&i| !tree.vars[i].trainable);
     let mut own = vec![String::new(); tree.vars.len()];
     for (stored, var) in order.into_iter().enumerate() {
-        own[var] = join(&format!("vars/{stored}"));
+        own[var] = join(&format!("vars/{}", tree.repeated + stored));
     }
+    repeated.extend((0..tree.repeated).map(|stored| join(&format!("vars/{stored}"))));
     keys.extend(own);
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for part in &tree.parts {
@@ -254,7 +265,7 @@ fn positions(tree: &VarTree, path: &str, dialect: Dialect, present: &BTreeSet<&s
                 join(&format!("{list}/{name}"))
             }
         };
-        positions(part, &group, dialect, present, keys);
+        positions(part, &group, dialect, present, keys, repeated);
     }
 }
 

@@ -276,15 +276,16 @@ impl Wiring<'_> {
 
     /// What Keras 3 writes for Python values that JSON has no form for.
     fn special(&self, at: &At<'_>, class: &str) -> Result<Arg, ImportError> {
-        let config = at.require("config")?;
         match class {
-            "__tuple__" => self.list(&config.require("value")?),
+            "__tuple__" => self.list(&at.require("config")?.require("value")?),
             "__slice__" => {
+                let config = at.require("config")?;
                 let part = |key| config.get(key).map_or(Ok(Arg::Const(Json::Null)), |a| self.argument(&a));
                 Ok(Arg::Slice(Box::new([part("start")?, part("stop")?, part("step")?])))
             }
             "__ellipsis__" => Ok(Arg::Ellipsis),
             "__tensor__" | "__numpy__" => {
+                let config = at.require("config")?;
                 let dtype = config.require("dtype")?.str()?.to_string();
                 Ok(Arg::Array { value: config.require("value")?.json.clone(), dtype })
             }

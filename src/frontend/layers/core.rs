@@ -76,6 +76,71 @@ pub(super) fn embedding(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -
     Ok(vec![T { value: y, mask }])
 }
 
+/// An embedding that also turns features back into scores of all rows.
+pub(super) fn reversible_embedding(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let tied = fields.bool_or("tie_weights", true)?;
+    let cap = fields.opt("logit_soft_cap").map(|at| at.f64()).transpose()?;
+    fields.neutral("reverse_dtype", &[Json::String("float32".to_string())])?;
+    let rows = fields.require("input_dim")?.positive()?;
+    let width = fields.require("output_dim")?.positive()?;
+    let reverse = inputs.flag("reverse")?;
+    let init = |fields: &Fields<'_>| {
+        let uniform =
+            Initializer::Random { distribution: crate::frontend::init::Distribution::Uniform, a: -0.05, b: 0.05 };
+        initializer(fields, "embeddings_initializer", uniform)
+    };
+    if !reverse {
+        let embedded = embedding(b, fields, inputs)?;
+        if !tied {
+            b.cx.var("reverse_embeddings", &[width, rows], init(fields)?, Trainable::Yes)?;
+        }
+        return Ok(embedded);
+    }
+    let x = inputs.one()?;
+    fields.irrelevant(&TRAINING);
+    fields.irrelevant(&["embeddings_constraint", "input_length", "weights", "mask_zero"]);
+    fields.neutral("quantization_config", &[])?;
+    let cx = &mut b.cx;
+    let table = cx.var("embeddings", &[rows, width], init(fields)?, Trainable::Yes)?;
+    let last = cx.axis(-1, cx.rank(x.value))?;
+    let mut y = if tied {
+        cx.g.push(Contract { batch: vec![], contract: vec![(last, 1)] }, &[x.value, table])?
+    } else {
+        let back = cx.var("reverse_embeddings", &[width, rows], init(fields)?, Trainable::Yes)?;
+        cx.g.matmul(x.value, back)?
+    };
+    if let Some(cap) = cap {
+        let ty = cx.g.ty(y).clone();
+        let cap = cx.g.full(ty.dtype, cap, &ty.shape)?;
+        let ratio = cx.g.div(y, cap)?;
+        let tanh = cx.g.unary(intwain_ir::scalar::Unary::Tanh, ratio)?;
+        y = cx.g.mul(tanh, cap)?;
+    }
+    Ok(vec![y.into()])
+}
+
+/// The number of boundaries that are not above a value.
+pub(super) fn discretization(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let x = inputs.one()?.value;
+    fields.irrelevant(&["num_bins", "epsilon"]);
+    fields.neutral("output_mode", &[Json::String("int".to_string())])?;
+    fields.neutral("sparse", &[Json::Bool(false)])?;
+    let boundaries = fields.opt_any(&["bin_boundaries", "bins"]);
+    let boundaries = boundaries.ok_or_else(|| misfit("has no boundaries"))?;
+    let boundaries = boundaries.array()?.iter().map(|at| at.any_f64()).collect::<Result<Vec<_>, _>>()?;
+    let cx = &mut b.cx;
+    let x = if cx.g.ty(x).dtype.is_float() { x } else { cx.g.cast(DType::F32, x)? };
+    let ty = cx.g.ty(x).clone();
+    let mut count = cx.g.full(DType::I32, 0.0, &ty.shape)?;
+    for boundary in boundaries {
+        let boundary = cx.g.full(ty.dtype, boundary, &ty.shape)?;
+        let reached = cx.g.compare(Compare::Ge, x, boundary)?;
+        let one = cx.g.cast(DType::I32, reached)?;
+        count = cx.g.add(count, one)?;
+    }
+    Ok(vec![count.into()])
+}
+
 /// A step is masked where all its features have the mask value; masked steps become 0.
 pub(super) fn masking(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     let x = inputs.one()?.value;

@@ -79,6 +79,7 @@ struct Owner {
     /// With everything around it.
     trains: bool,
     vars: Vec<(VarSpec, Value)>,
+    repeated: usize,
     parts: Vec<usize>,
 }
 
@@ -113,6 +114,7 @@ impl Cx {
             own_trainable: trainable,
             trains: trainable,
             vars: Vec::new(),
+            repeated: 0,
             parts: Vec::new(),
         };
         Cx { g: Graph::new(name), generation, float, dtype: float.unwrap_or(DType::F32), owners: vec![root], owner: 0 }
@@ -142,6 +144,7 @@ impl Cx {
             own_trainable: trainable,
             trains: trainable && self.owners[outer].trains,
             vars: Vec::new(),
+            repeated: 0,
             parts: Vec::new(),
         });
         self.owners[outer].parts.push(id);
@@ -206,6 +209,17 @@ impl Cx {
         Ok(value)
     }
 
+    /// Says how many variables of its parts Keras stores once more before the current owner's own.
+    pub(crate) fn repeats(&mut self, variables: usize) {
+        self.owners[self.owner].repeated = variables;
+    }
+
+    /// The extents of an owner's variable.
+    pub(crate) fn var_shape(&self, owner: OwnerId, name: &str) -> Option<&[usize]> {
+        let path = format!("{}/{name}", self.owners[owner].path);
+        self.owners[owner].vars.iter().find(|(spec, _)| spec.path == path).map(|(spec, _)| spec.shape.as_slice())
+    }
+
     /// The declared variables as a tree, and their values in the order of [`VarTree::flatten`].
     pub(crate) fn tree(&self) -> (VarTree, Vec<Value>) {
         let mut values = Vec::new();
@@ -222,6 +236,7 @@ impl Cx {
             path: owner.path.clone(),
             trainable: owner.own_trainable,
             vars: owner.vars.iter().map(|(spec, _)| spec.clone()).collect(),
+            repeated: owner.repeated,
             parts: owner.parts.iter().map(|&part| self.tree_of(part, values)).collect(),
         }
     }

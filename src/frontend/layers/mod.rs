@@ -19,6 +19,7 @@ mod pool;
 mod recurrent;
 mod rows;
 mod shape;
+mod tf;
 mod windows;
 mod wrappers;
 
@@ -111,6 +112,7 @@ const CLASSES: &[Entry] = &[
     passing("Dense", core::dense),
     layer("DepthwiseConv1D", conv::depthwise_1d),
     layer("DepthwiseConv2D", conv::depthwise_2d),
+    layer("Discretization", core::discretization),
     layer("Dot", merge::dot),
     passing("Dropout", core::dropout),
     passing("ELU", activations::elu),
@@ -150,6 +152,8 @@ const CLASSES: &[Entry] = &[
     layer("RepeatVector", shape::repeat_vector),
     passing("Rescaling", norm::rescaling),
     layer("Reshape", shape::reshape),
+    layer("Resizing", image::resizing),
+    layer("ReversibleEmbedding", core::reversible_embedding),
     layer("SeparableConv1D", conv::separable_1d).or(&["SeparableConvolution1D"]),
     layer("SeparableConv2D", conv::separable_2d).or(&["SeparableConvolution2D"]),
     layer("SimpleRNN", recurrent::simple_rnn),
@@ -157,8 +161,11 @@ const CLASSES: &[Entry] = &[
     passing("SpatialDropout1D", core::dropout),
     passing("SpatialDropout2D", core::dropout),
     passing("SpatialDropout3D", core::dropout),
+    layer("SpectralNormalization", wrappers::spectral_normalization),
     layer("StochasticDepth", core::stochastic_depth),
     passing("Subtract", merge::subtract),
+    layer("SlicingOpLambda", tf::slicing),
+    layer("TFOpLambda", tf::call),
     passing("ThresholdedReLU", activations::thresholded_relu),
     layer("TimeDistributed", wrappers::time_distributed),
     passing("UnitNormalization", norm::unit),

@@ -138,6 +138,11 @@ pub(super) fn relu(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
     Ok(vec![Activation::Relu { slope: 0.0, max: None, threshold: 0.0 }.apply(&mut b.cx, x)?.into()])
 }
 
+pub(super) fn relu_6(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
+    let x = operand(&mut b.cx, inputs, 0, "x", None)?;
+    Ok(vec![Activation::Relu { slope: 0.0, max: Some(6.0), threshold: 0.0 }.apply(&mut b.cx, x)?.into()])
+}
+
 /// The bare operation approximates unless told otherwise, the activation does not.
 pub(super) fn gelu(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     let exact = attribute(fields, inputs, 1, "approximate")? == Some(Json::Bool(false));
@@ -171,7 +176,9 @@ fn reduction(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, function: Re
     if attribute(fields, inputs, 3, "initial")?.is_some() {
         return Err(unsupported("an initial value of a reduction"));
     }
-    fields.neutral("dtype", &[])?;
+    if inputs.named("dtype").is_some() {
+        return Err(unsupported("a reduction in another type"));
+    }
     let cx = &mut b.cx;
     let x = operand(cx, inputs, 0, "x", None)?;
     let dims = cx.dims(x);

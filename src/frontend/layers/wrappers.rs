@@ -1,12 +1,13 @@
 //! Wrappers: a recurrent layer in both directions, a layer applied to every step.
 
-use intwain_ir::Shape;
 use intwain_ir::ops::{Concat, Reverse};
+use intwain_ir::{Shape, Trainable};
 
 use super::build::Builder;
 use super::cx::{Out, T, misfit, unsupported};
 use super::inputs::{Inputs, Item};
 use crate::frontend::cursor::Fields;
+use crate::frontend::init::{Distribution, Initializer};
 use crate::frontend::json::Json;
 use crate::frontend::model::LayerBody;
 use crate::frontend::weights::Slot;
@@ -130,4 +131,20 @@ pub(super) fn time_distributed(b: &mut Builder, fields: &Fields<'_>, inputs: &In
         out.push(T { value: b.cx.g.reshape(y.value, &Shape::from(unfolded))?, mask: x.mask });
     }
     Ok(out)
+}
+
+/// Outside of training the wrapped layer as it is; the vector that training keeps is a variable all the same.
+pub(super) fn spectral_normalization(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    fields.irrelevant(&["power_iterations"]);
+    let inner = b.inner_layer(fields, "layer")?;
+    let part = b.declare_inner(&inner, Slot::Attribute("layer"));
+    let call = Inputs::single(inputs.one()?);
+    let outputs = b.layer(&inner, part, &call)?;
+    let columns = ["kernel", "embeddings"].iter().find_map(|name| b.cx.var_shape(part, name)?.last().copied());
+    let columns = columns.ok_or_else(|| unsupported(format!("spectral normalisation of {}", inner.class)))?;
+    let normal = Initializer::Random { distribution: Distribution::TruncatedNormal, a: 0.0, b: 0.02 };
+    b.cx.var("vector_u", &[1, columns], normal, Trainable::Frozen)?;
+    // The wrapper holds the wrapped layer's kernel as its own too.
+    b.cx.repeats(1);
+    Ok(outputs)
 }
