@@ -66,7 +66,9 @@ pub(super) fn call(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out
     }
     // TensorFlow writes out arguments that have their defaults, such as `conjugate: false`.
     let off = |item: &Item| matches!(item, Item::Const(Json::Bool(false)));
-    inputs.kwargs.iter().filter(|(_, item)| off(item)).for_each(|(name, _)| drop(inputs.named(name)));
+    for (name, _) in inputs.kwargs.iter().filter(|(_, item)| off(item)) {
+        inputs.named(name);
+    }
     let renamed = Inputs::new(Vec::new(), kwargs);
     let outputs = import(b, fields, &renamed)?;
     renamed.finish()?;
