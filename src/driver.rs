@@ -141,7 +141,8 @@ pub fn programs(
     timings: &mut Timings,
 ) -> (Vec<Vec<Cluster>>, Vec<DeviceProgram>) {
     let clusters: Vec<Vec<Cluster>> = locals.iter().map(|g| timings.time("fuse", || fuse::fuse(g, target))).collect();
-    let programs = locals.iter().zip(&clusters).map(|(g, c)| timings.time("program", || program(g, c))).collect();
+    let programs =
+        locals.iter().zip(&clusters).map(|(g, c)| timings.time("program", || program(g, c, target))).collect();
     (clusters, programs)
 }
 

@@ -2,7 +2,7 @@
 
 use crate::driver::{self, CompileError, Compiled};
 use crate::model::{Model, ModelError};
-use crate::runtime::{self, Call, DeviceError, OutOfMemory, Team, Variant};
+use crate::runtime::{self, Call, DeviceError, LoadError, Team, Variant};
 use intwain_ir::{Graph, ParamKind, Rows, Shape, Tensor, Type};
 use intwain_passes::Timings;
 use intwain_passes::differentiate::gradients;
@@ -55,12 +55,9 @@ pub enum RunError {
     /// A device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// A kernel could not be compiled: a defect.
+    /// A device could not be set up.
     #[error(transparent)]
-    Code(#[from] intwain_codegen::clif::CompileError),
-    /// The machine has too little memory.
-    #[error(transparent)]
-    Memory(#[from] OutOfMemory),
+    Load(#[from] LoadError),
     /// The inputs do not fit the model.
     #[error("input `{name}`: {problem}")]
     Input {
@@ -84,6 +81,10 @@ pub struct Session<'m> {
     options: SessionOptions,
     teams: Vec<Team>,
     variants: Vec<(usize, Variant, Arc<Compiled>)>,
+    /// The graph of one row: names and types of inputs and outputs.
+    signature: Graph,
+    /// Pieces that a pipeline works on at a time, by rows of the batch.
+    pieces: BTreeMap<usize, usize>,
     /// Time spent in each pass.
     pub timings: Timings,
 }
@@ -97,7 +98,9 @@ impl<'m> Session<'m> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = options.threads.unwrap_or((cores / options.devices).max(1));
         let teams = (0..options.devices).map(|_| Team::new(threads)).collect::<Result<_, _>>()?;
-        Ok(Session { model, options, teams, variants: Vec::new(), timings: Timings::default() })
+        let signature = model.graph(1)?;
+        let (variants, pieces, timings) = (Vec::new(), BTreeMap::new(), Timings::default());
+        Ok(Session { model, options, teams, variants, signature, pieces, timings })
     }
 
     /// The hardware that programs are planned for: CPU devices of this machine.
@@ -124,7 +127,7 @@ impl<'m> Session<'m> {
 
     /// Runs the model on all rows of the inputs, in order. Inputs are by name; outputs come in model order.
     pub fn run(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<(String, Tensor)>, RunError> {
-        let signature = self.model.graph(1)?;
+        let signature = self.signature.clone();
         let batched = signature.params.iter().all(|p| !matches!(p.kind, ParamKind::Input { rows: Rows::Whole }));
         let ordered = order(&signature, inputs)?;
         let total = count_rows(&signature, &ordered)?;
@@ -154,7 +157,7 @@ impl<'m> Session<'m> {
         inputs: &BTreeMap<String, Tensor>,
         cotangents: &BTreeMap<String, Tensor>,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
-        let rows = count_rows(&self.model.graph(1)?, &order(&self.model.graph(1)?, inputs)?)?;
+        let rows = count_rows(&self.signature, &order(&self.signature, inputs)?)?;
         let graph = gradients(&self.model.graph(rows)?).map_err(CompileError::from)?;
         let mut all = inputs.clone();
         all.extend(cotangents.iter().map(|(n, t)| (n.clone(), t.clone())));
@@ -202,8 +205,13 @@ impl<'m> Session<'m> {
         if self.options.devices == 1 || self.options.split.is_some_and(|s| s != Strategy::Pipeline) {
             return Ok(1);
         }
+        if let Some(pieces) = self.pieces.get(&rows) {
+            return Ok(*pieces);
+        }
         let graph = driver::prepare(self.model.graph(rows)?, &mut self.timings, &mut |_, _| {})?;
-        Ok(plan(&graph, &self.options, &mut self.timings)?.micro_batches)
+        let pieces = plan(&graph, &self.options, &mut self.timings)?.micro_batches;
+        self.pieces.insert(rows, pieces);
+        Ok(pieces)
     }
 
     fn empty(&self, signature: &Graph) -> Vec<(String, Tensor)> {

@@ -4,13 +4,13 @@
 //! are written once, by the `prepare` commands. Everything else lives in the *arena*, at offsets that the memory plan
 //! chose from the order of the `step` commands.
 
-use crate::fuse::{Cluster, Region, Work};
+use crate::fuse::{Cluster, Region, Work, fuse};
 use crate::listing::Stream;
 use crate::memory::{self, Storage};
 use cranelift_entity::SecondaryMap;
 use intwain_ir::compute::Compute;
-use intwain_ir::ops::Op;
-use intwain_ir::{Graph, NodeId, Origin, ParamKind, Type, Value};
+use intwain_ir::ops::{Op, Scan};
+use intwain_ir::{Graph, NodeId, Origin, ParamKind, Rows, Target, Trainable, Type, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -60,6 +60,27 @@ pub enum Action {
     Leaf(Op),
     /// Communicates.
     Communicate(Op),
+    /// Repeats a program.
+    Loop(Box<Loop>),
+}
+
+/// A program that is repeated, its states carried from step to step: a `scan`.
+///
+/// The body's parameters are, in order, the states, one position of each sequence, and tensors that every step sees;
+/// its outputs are the new states, then what is stacked. Of the tensors that every step sees, those that are known when
+/// weights load are weights of the body, so that its `prepare` commands run once.
+#[derive(Clone, Debug)]
+pub struct Loop {
+    /// Number of steps.
+    pub count: usize,
+    /// Number of states.
+    pub states: usize,
+    /// Number of sequences.
+    pub sequences: usize,
+    /// For each parameter of the body its buffer there.
+    pub params: Vec<BufferId>,
+    /// One step.
+    pub body: DeviceProgram,
 }
 
 /// What a device does next.
@@ -117,9 +138,9 @@ pub struct DeviceProgram {
     pub outputs: Vec<Binding>,
 }
 
-/// Makes the program of a Local graph from its clusters.
-pub fn program(graph: &Graph, clusters: &[Cluster]) -> DeviceProgram {
-    let mut b = Builder::new(graph, clusters);
+/// Makes the program of a Local graph from its clusters. Bodies of loops are fused for `target` here.
+pub fn program(graph: &Graph, clusters: &[Cluster], target: &dyn Target) -> DeviceProgram {
+    let mut b = Builder::new(graph, clusters, target);
     for cluster in clusters {
         b.cluster(cluster);
     }
@@ -143,6 +164,7 @@ struct Piece {
 
 struct Builder<'g> {
     graph: &'g Graph,
+    target: &'g dyn Target,
     places: SecondaryMap<Value, Place>,
     pieces: Vec<Piece>,
     /// For each buffer: type and piece.
@@ -154,9 +176,10 @@ struct Builder<'g> {
 }
 
 impl<'g> Builder<'g> {
-    fn new(graph: &'g Graph, clusters: &[Cluster]) -> Builder<'g> {
+    fn new(graph: &'g Graph, clusters: &[Cluster], target: &'g dyn Target) -> Builder<'g> {
         let mut b = Builder {
             graph,
+            target,
             places: SecondaryMap::new(),
             pieces: Vec::new(),
             buffers: Vec::new(),
@@ -210,6 +233,7 @@ impl<'g> Builder<'g> {
                 return;
             }
             Work::Kernel(compute) => Action::Kernel(self.kernel(compute, &reads, c)),
+            Work::Leaf(Op::Scan(scan)) => Action::Loop(Box::new(self.scan(scan, &reads))),
             Work::Leaf(op) => Action::Leaf(op.clone()),
             Work::Communication(op) => Action::Communicate(op.clone()),
         };
@@ -225,6 +249,26 @@ impl<'g> Builder<'g> {
             Region::Prepare => self.prepare.push(command),
             Region::Step => self.step.push(command),
         }
+    }
+
+    fn scan(&self, scan: &Scan, reads: &[BufferId]) -> Loop {
+        let mut body = (*scan.body).clone();
+        let first_whole = scan.states + scan.sequences;
+        for (i, (p, read)) in body.params.iter_mut().zip(reads).enumerate() {
+            let home = self.pieces[self.buffers[read.0 as usize].1].home;
+            p.kind = match home {
+                Home::Persistent if i >= first_whole => ParamKind::Weight { trainable: Trainable::Frozen },
+                Home::Persistent | Home::Arena => ParamKind::Input { rows: Rows::Whole },
+            };
+        }
+        let clusters = fuse(&body, self.target);
+        let program = program(&body, &clusters, self.target);
+        let find = |name: &str| {
+            let all = program.inputs.iter().chain(&program.weights);
+            all.into_iter().find(|b| *b.name == *name).map(|b| b.buffer).expect("every parameter has a buffer")
+        };
+        let params = body.params.iter().map(|p| find(&p.name)).collect();
+        Loop { count: scan.count, states: scan.states, sequences: scan.sequences, params, body: program }
     }
 
     fn kernel(&mut self, compute: &Compute, reads: &[BufferId], c: &Cluster) -> usize {

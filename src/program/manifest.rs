@@ -139,8 +139,11 @@ pub struct KernelManifest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommandManifest {
-    /// `kernel 3`, or an operation as in the graph's text.
+    /// `kernel 3`, `loop 40`, or an operation as in the graph's text.
     pub run: String,
+    /// What a loop repeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<Box<DeviceManifest>>,
     /// Buffers read.
     pub reads: Vec<u32>,
     /// Buffers written.
@@ -203,6 +206,11 @@ fn command(c: &Command) -> CommandManifest {
         run: match &c.action {
             Action::Kernel(k) => format!("kernel {k}"),
             Action::Leaf(op) | Action::Communicate(op) => op.to_string(),
+            Action::Loop(l) => format!("loop {}", l.count),
+        },
+        body: match &c.action {
+            Action::Loop(l) => Some(Box::new(device(&l.body, "loop"))),
+            Action::Kernel(_) | Action::Leaf(_) | Action::Communicate(_) => None,
         },
         reads: numbers(&c.reads),
         writes: numbers(&c.writes),

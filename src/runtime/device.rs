@@ -4,10 +4,12 @@ use super::collective::{self, View};
 use super::links::{LinkError, Links, Route};
 use super::memory::{OutOfMemory, Region};
 use super::team::Team;
+use crate::kernels;
+use intwain_codegen::clif::CompileError;
 use intwain_codegen::schedule::CpuCode;
 use intwain_ir::ops::Op;
 use intwain_ir::{Tensor, Type, interp};
-use intwain_passes::program::{Action, Binding, BufferId, Command, DeviceProgram, Home};
+use intwain_passes::program::{Action, Binding, BufferId, Command, DeviceProgram, Home, Loop};
 
 /// Why a device could not go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,6 +32,17 @@ pub enum DeviceError {
     },
 }
 
+/// Why a device could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The machine has too little memory.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
+    /// A kernel could not be compiled: a defect.
+    #[error(transparent)]
+    Code(#[from] CompileError),
+}
+
 /// A command with its addresses.
 struct Ready {
     /// Operands, then results.
@@ -48,6 +61,8 @@ pub(crate) struct Device {
     step: Vec<Ready>,
     /// (kernel, source, destination) of every rearrangement.
     packs: Vec<(usize, *const u8, *mut u8)>,
+    /// The bodies of the loops, in the order of the commands.
+    bodies: Vec<Device>,
     /// One piece per thread.
     scratch: Region,
     scratch_bytes: usize,
@@ -57,8 +72,14 @@ pub(crate) struct Device {
 unsafe impl Send for Device {}
 
 impl Device {
-    /// Allocates memory and resolves addresses. `code` has the kernels of the program, in order.
-    pub(crate) fn new(program: DeviceProgram, code: CpuCode, threads: usize) -> Result<Device, OutOfMemory> {
+    /// Compiles kernels, allocates memory and resolves addresses.
+    pub(crate) fn new(program: DeviceProgram, threads: usize) -> Result<Device, LoadError> {
+        let code = kernels::compile(&program)?;
+        let loops = program.prepare.iter().chain(&program.step).filter_map(|c| match &c.action {
+            Action::Loop(l) => Some(l),
+            Action::Kernel(_) | Action::Leaf(_) | Action::Communicate(_) => None,
+        });
+        let bodies = loops.map(|l| Device::new(l.body.clone(), threads)).collect::<Result<_, _>>()?;
         let persistent = Region::new(program.persistent_bytes)?;
         let arena = Region::new(program.arena_bytes)?;
         let scratch_bytes = (0..program.kernels.len()).map(|k| code.scratch_bytes(k)).max().unwrap_or(0);
@@ -86,6 +107,7 @@ impl Device {
             prepare: Vec::new(),
             step: Vec::new(),
             packs: Vec::new(),
+            bodies,
             scratch,
             scratch_bytes,
         };
@@ -113,7 +135,8 @@ impl Device {
 
     /// Memory held, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.persistent.len() + self.arena.len() + self.packed.len() + self.scratch.len()
+        let own = self.persistent.len() + self.arena.len() + self.packed.len() + self.scratch.len();
+        own + self.bodies.iter().map(Device::bytes).sum::<usize>()
     }
 
     pub(crate) fn program(&self) -> &DeviceProgram {
@@ -147,7 +170,9 @@ impl Device {
 
     /// Runs what depends on weights only, and rearranges operands for their kernels.
     pub(crate) fn run_prepare(&mut self, team: &Team, links: &Links) -> Result<(), DeviceError> {
-        self.run(&self.program.prepare, &self.prepare, team, links)?;
+        self.prepare_bodies(team, links, Known::Weights)?;
+        self.run(&self.program.prepare, &self.prepare, 0, team, links)?;
+        self.prepare_bodies(team, links, Known::All)?;
         for &(k, from, to) in &self.packs {
             // SAFETY: addresses of an operand and of the room reserved for its copy.
             unsafe { self.code.pack(k, from, to) };
@@ -157,7 +182,8 @@ impl Device {
 
     /// Runs the commands of a call. Inputs are in their buffers.
     pub(crate) fn run_step(&mut self, team: &Team, links: &Links) -> Result<(), DeviceError> {
-        self.run(&self.program.step, &self.step, team, links)?;
+        let first = loops(&self.program.prepare);
+        self.run(&self.program.step, &self.step, first, team, links)?;
         for (state, next) in &self.program.states {
             if let Some(next) = next {
                 let (from, to) = (self.address(*next), self.address(state.buffer));
@@ -168,9 +194,49 @@ impl Device {
         Ok(())
     }
 
-    fn run(&self, commands: &[Command], ready: &[Ready], team: &Team, links: &Links) -> Result<(), DeviceError> {
+    /// Gives the bodies of the loops the tensors that are known when weights load. Loops among the `prepare` commands
+    /// read weights only; those of the step may also read what the `prepare` commands make.
+    fn prepare_bodies(&mut self, team: &Team, links: &Links, known: Known) -> Result<(), DeviceError> {
+        let early = loops(&self.program.prepare);
+        let commands = match known {
+            Known::Weights => &self.program.prepare,
+            Known::All => &self.program.step,
+        };
+        let mut body = match known {
+            Known::Weights => 0,
+            Known::All => early,
+        };
+        for c in commands {
+            let Action::Loop(l) = &c.action else { continue };
+            for (read, param) in c.reads.iter().zip(&l.params) {
+                if self.program.buffers[read.0 as usize].home == Home::Persistent {
+                    let (from, ty) = self.buffer(*read);
+                    let (to, _) = self.bodies[body].buffer(*param);
+                    // SAFETY: operand and parameter have one type, in memories of their own.
+                    unsafe { to.copy_from_nonoverlapping(from, ty.bytes()) };
+                }
+            }
+            self.bodies[body].run_prepare(team, links)?;
+            body += 1;
+        }
+        Ok(())
+    }
+
+    /// Runs commands; `next_loop` numbers the body of the first loop among them.
+    fn run(
+        &self,
+        commands: &[Command],
+        ready: &[Ready],
+        mut next_loop: usize,
+        team: &Team,
+        links: &Links,
+    ) -> Result<(), DeviceError> {
         for (c, r) in commands.iter().zip(ready) {
             match &c.action {
+                Action::Loop(l) => {
+                    self.repeat(l, &self.bodies[next_loop], r, team, links)?;
+                    next_loop += 1;
+                }
                 Action::Kernel(k) => self.launch(*k, r, team),
                 Action::Leaf(op) => self.leaf(op, c)?,
                 Action::Communicate(op) => {
@@ -210,6 +276,49 @@ impl Device {
         team.run(code.tasks(k), &|tasks, member| shared.run(code, k, tasks, member));
     }
 
+    /// Runs the steps of a loop: states and the positions of the sequences go into the body's buffers, new states and
+    /// stacked results come out of them.
+    fn repeat(&self, l: &Loop, body: &Device, ready: &Ready, team: &Team, links: &Links) -> Result<(), DeviceError> {
+        let (operands, results) = ready.args.split_at(l.params.len());
+        let first_whole = l.states + l.sequences;
+        let copy = |from: *const u8, to: *mut u8, bytes: usize| {
+            // SAFETY: buffers of the types that the verifier has compared; bodies have memory of their own.
+            unsafe { to.copy_from_nonoverlapping(from, bytes) };
+        };
+        let at = |base: *mut u8, step: usize, bytes: usize| base.wrapping_add(step * bytes);
+        let param = |i: usize| body.buffer(l.params[i]);
+        for i in (0..l.states).chain(first_whole..l.params.len()) {
+            let (to, ty) = param(i);
+            copy(operands[i], to, ty.bytes());
+        }
+        for step in 0..l.count {
+            for (i, operand) in operands.iter().enumerate().take(first_whole).skip(l.states) {
+                let (to, ty) = param(i);
+                copy(at(*operand, step, ty.bytes()), to, ty.bytes());
+            }
+            body.run(&body.program.step, &body.step, loops(&body.program.prepare), team, links)?;
+            for (o, result) in body.program.outputs.iter().zip(results).skip(l.states) {
+                let (from, ty) = body.buffer(o.buffer);
+                copy(from, at(*result, step, ty.bytes()), ty.bytes());
+            }
+            // New states may be the old ones of other states, so all leave before any enters.
+            for (o, result) in body.program.outputs.iter().zip(results).take(l.states) {
+                let (from, ty) = body.buffer(o.buffer);
+                copy(from, *result, ty.bytes());
+            }
+            for (i, result) in results.iter().enumerate().take(l.states) {
+                let (to, ty) = param(i);
+                copy(*result, to, ty.bytes());
+            }
+        }
+        if l.count == 0 {
+            for i in 0..l.states {
+                copy(operands[i], results[i], param(i).1.bytes());
+            }
+        }
+        Ok(())
+    }
+
     fn leaf(&self, op: &Op, c: &Command) -> Result<(), DeviceError> {
         let operands: Vec<Tensor> = c
             .reads
@@ -238,7 +347,7 @@ impl Device {
             .chain(&program.step)
             .filter_map(|c| match &c.action {
                 Action::Communicate(op) => Some(collective::routes(op, program.device, c.reads.first().map(ty))),
-                Action::Kernel(_) | Action::Leaf(_) => None,
+                Action::Kernel(_) | Action::Leaf(_) | Action::Loop(_) => None,
             })
             .flatten()
             .collect()
@@ -249,8 +358,22 @@ impl Device {
 fn pack_of(c: &Command, code: &CpuCode) -> Option<(usize, usize, usize)> {
     match c.action {
         Action::Kernel(k) => code.packed(k).map(|p| (k, p.operand, p.bytes)),
-        Action::Leaf(_) | Action::Communicate(_) => None,
+        Action::Leaf(_) | Action::Communicate(_) | Action::Loop(_) => None,
     }
+}
+
+/// What is known when loops are prepared.
+#[derive(Clone, Copy)]
+enum Known {
+    /// The weights.
+    Weights,
+    /// The weights, and what the `prepare` commands have made of them.
+    All,
+}
+
+/// Number of loops among commands.
+fn loops(commands: &[Command]) -> usize {
+    commands.iter().filter(|c| matches!(c.action, Action::Loop(_))).count()
 }
 
 /// A copy of a tensor in memory.

@@ -12,17 +12,15 @@ mod team;
 #[cfg(test)]
 mod tests;
 
-pub use device::DeviceError;
+pub use device::{DeviceError, LoadError};
 pub use links::LinkError;
 pub use memory::OutOfMemory;
 
 pub(crate) use team::Team;
 
 use crate::driver::{Loadable, Port};
-use crate::kernels;
 use collective::Part;
 use device::Device;
-use intwain_codegen::clif;
 use intwain_ir::{Layout, Tensor, Type};
 use intwain_passes::program::BufferId;
 use links::Links;
@@ -54,16 +52,16 @@ pub(crate) type Rows = Option<Range<usize>>;
 
 impl Variant {
     /// Allocates memory for a compiled graph. `weight` gives the weights by position among the graph's parameters.
-    pub(crate) fn new<E: From<OutOfMemory> + From<DeviceError> + From<clif::CompileError>>(
+    pub(crate) fn new<E: From<LoadError> + From<DeviceError>>(
         compiled: Loadable<'_>,
         teams: &[Team],
         mut weight: impl FnMut(usize) -> Result<Tensor, E>,
     ) -> Result<Variant, E> {
         let routes = compiled.programs.iter().flat_map(Device::routes);
-        let links = Links::new(routes)?;
+        let links = Links::new(routes).map_err(LoadError::from)?;
         let mut devices = Vec::new();
         for (program, team) in compiled.programs.iter().zip(teams) {
-            devices.push(Device::new(program.clone(), kernels::compile(program)?, team.threads())?);
+            devices.push(Device::new(program.clone(), team.threads())?);
         }
         let find = |name: &str, list: fn(&Device) -> &[intwain_passes::program::Binding]| {
             devices.iter().map(|d| list(d).iter().find(|b| *b.name == *name).map(|b| b.buffer)).collect()

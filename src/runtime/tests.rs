@@ -1,6 +1,6 @@
 //! Whole graphs on one and two CPU devices against the interpreter.
 
-use super::{Call, OutOfMemory, Team, Variant, run};
+use super::{Call, LoadError, Team, Variant, run};
 use crate::driver;
 use crate::runtime::DeviceError;
 use intwain_ir::scalar::{Binary, Reduce};
@@ -12,11 +12,9 @@ use intwain_passes::place::{self, Strategy};
 #[derive(Debug, thiserror::Error)]
 enum Failed {
     #[error(transparent)]
-    Memory(#[from] OutOfMemory),
+    Load(#[from] LoadError),
     #[error(transparent)]
     Device(#[from] DeviceError),
-    #[error(transparent)]
-    Code(#[from] intwain_codegen::clif::CompileError),
 }
 
 /// Two dense layers with a skip, a softmax and a sum over rows' features.

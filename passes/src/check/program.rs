@@ -43,6 +43,11 @@ pub fn check(programs: &[DeviceProgram]) -> Vec<ProgramFault> {
     for program in programs {
         faults.extend(outside(program));
         faults.extend(stale(program));
+        for command in program.prepare.iter().chain(&program.step) {
+            if let Action::Loop(l) = &command.action {
+                faults.extend(check(std::slice::from_ref(&l.body)));
+            }
+        }
     }
     faults
 }
@@ -65,6 +70,7 @@ fn list(program: &DeviceProgram) -> Vec<Listed> {
 fn label(command: &Command) -> String {
     let what = match &command.action {
         Action::Kernel(_) => "kernel",
+        Action::Loop(_) => "loop",
         Action::Leaf(op) | Action::Communicate(op) => op.name(),
     };
     match command.origin.path() {
