@@ -86,3 +86,50 @@ fn every_strategy_gives_the_interpreter_s_values() {
         }
     }
 }
+
+/// h ← tanh(h·u + x) over four steps, with x·w made before the loop.
+fn recurrent(rows: usize) -> Graph {
+    let mut body = Graph::new("step");
+    let h = body.input("h", Type::new(DType::F32, [rows, 3]), Rows::Whole);
+    let x = body.input("x", Type::new(DType::F32, [rows, 3]), Rows::Whole);
+    let u = body.input("u", Type::new(DType::F32, [3, 3]), Rows::Whole);
+    let hu = body.matmul(h, u).unwrap();
+    let sum = body.add(hu, x).unwrap();
+    let next = body.unary(intwain_ir::scalar::Unary::Tanh, sum).unwrap();
+    body.output("h", next);
+    body.output("y", next);
+    let mut g = Graph::new("recurrent");
+    let x = g.input("x", Type::new(DType::F32, [rows, 4, 2]), Rows::Batched);
+    let w = g.weight("w", Type::new(DType::F32, [2, 3]), Trainable::Yes);
+    let u = g.weight("u", Type::new(DType::F32, [3, 3]), Trainable::Yes);
+    let xw = g.matmul(x, w).unwrap();
+    let steps = g.transpose(xw, &[1, 0, 2]).unwrap();
+    let zero = g.full(DType::F32, 0.0, &[rows, 3].into()).unwrap();
+    let scan = ops::Scan { count: 4, states: 1, sequences: 1, body: std::sync::Arc::new(body) };
+    let results = g.push_all(scan, &[zero, steps, u]).unwrap();
+    let y = g.transpose(results[1], &[1, 0, 2]).unwrap();
+    g.output("last", results[0]);
+    g.output("all", y);
+    g
+}
+
+#[test]
+fn loops_give_the_interpreter_s_bits() {
+    let hardware = Catalogue::built_in().get("cpu").unwrap();
+    let whole = recurrent(5);
+    let args: Vec<Tensor> = whole.params.iter().enumerate().map(|(i, p)| numbers(whole.ty(p.value), i)).collect();
+    let want = interp::run(&whole, args.clone()).unwrap();
+    for strategy in [Strategy::One, Strategy::Data] {
+        let mut timings = Timings::default();
+        let graph = driver::prepare(whole.clone(), &mut timings, &mut |_, _| {}).unwrap();
+        let ask = place::Options { strategy: Some(strategy), ..place::Options::default() };
+        let plan = driver::plan(&graph, &hardware, ask, &mut timings).unwrap();
+        let compiled = driver::lower(graph, plan, &crate::kernels::target(), &mut timings, &mut |_, _| {}).unwrap();
+        let teams: Vec<Team> = compiled.programs.iter().map(|_| Team::new(1).unwrap()).collect();
+        let mut variant = Variant::new::<Failed>(&compiled, &teams, |i| Ok(args[i].clone())).unwrap();
+        let mut out: Vec<Tensor> = want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
+        let calls = vec![Call { variant: 0, rows: Some(0..5) }; 2];
+        run(&mut [&mut variant], &teams, &calls, &args[..1], &mut out).unwrap();
+        assert_eq!(out, want, "{strategy}");
+    }
+}
