@@ -260,7 +260,7 @@ fn files_that_are_no_models_say_what_they_are() {
         ),
         (
             r#"{"class_name": "Sequential", "config": {"layers": [{"class_name": "InputLayer", "config": {"batch_shape": [null, 1048576, 1048576]}}]}}"#,
-            "$.config.layers[0].config.batch_shape \"input_layer_1\": the shape [null, 1048576, 1048576] has more than 68719476736 elements",
+            "$.config.layers[0].config.batch_shape \"input_layer_1\": the shape [null, 1048576, 1048576] has more than 17179869184 elements",
         ),
         (
             r#"{"class_name": "Sequential", "config": {"layers": [{"class_name": "InputLayer", "config": {"batch_shape": [null, 3], "sparze": true}}]}}"#,
@@ -441,11 +441,24 @@ fn layers_that_cannot_be_imported_are_all_listed() {
          help: did you mean `activation`?"
     );
     let values = report(&[layer("Dense", r#""name": "a", "units": NaN"#)]);
-    assert_eq!(values, "m.json: $.config.layers[1].config.units \"a\": is NaN; expected an integer of at least 1");
+    assert_eq!(values, "m.json: $.config.layers[1].config.units \"a\": is NaN; expected an integer from 1 to 2^29");
     let shapes = report(&[layer("Conv2D", r#""name": "a", "filters": 3, "kernel_size": 3"#)]);
     assert_eq!(
         shapes,
         "m.json: $.config.layers[1].config \"a\": takes a tensor of rank 4, its input has the shape [2, 4]"
+    );
+    let large = report(&[
+        layer("RepeatVector", r#""name": "a", "n": 536870912"#),
+        layer("UpSampling1D", r#""name": "b", "size": 536870912"#),
+    ]);
+    assert_eq!(
+        large,
+        "m.json: $.config.layers[2].config \"b\": broadcast: f32[2, 536870912, 536870912, 4] has too many elements"
+    );
+    let larger = report(&[layer("Dense", r#""name": "a", "units": 1099511627776"#)]);
+    assert_eq!(
+        larger,
+        "m.json: $.config.layers[1].config.units \"a\": is 1099511627776; expected an integer from 1 to 2^29"
     );
     let policy = report(&[layer("Dense", r#""name": "a", "units": 3, "dtype": "mixed_float16""#)]);
     assert_eq!(

@@ -12,6 +12,9 @@ use super::error::{ImportError, ImportErrorKind, JsonPath};
 use super::json::Json;
 use super::names::nearest;
 
+/// No extent, unit count or padding of a model is larger.
+const MAX_SIZE: usize = 1 << 29;
+
 /// A value, its path and the layer it belongs to.
 #[derive(Clone, Debug)]
 pub struct At<'j> {
@@ -79,17 +82,15 @@ impl<'j> At<'j> {
         self.json.as_int().ok_or_else(|| self.expected("an integer"))
     }
 
-    /// An integer that is not negative.
+    /// An integer that is not negative. Bounded, so that sizes can be multiplied without care.
     pub fn usize(&self) -> Result<usize, ImportError> {
-        self.json
-            .as_int()
-            .and_then(|i| usize::try_from(i).ok())
-            .ok_or_else(|| self.expected("an integer of at least 0"))
+        let found = self.json.as_int().and_then(|i| usize::try_from(i).ok()).filter(|&n| n <= MAX_SIZE);
+        found.ok_or_else(|| self.expected("an integer from 0 to 2^29"))
     }
 
-    /// An integer of at least 1.
+    /// An integer of at least 1, bounded too.
     pub fn positive(&self) -> Result<usize, ImportError> {
-        self.usize().ok().filter(|&n| n > 0).ok_or_else(|| self.expected("an integer of at least 1"))
+        self.usize().ok().filter(|&n| n > 0).ok_or_else(|| self.expected("an integer from 1 to 2^29"))
     }
 
     /// A finite number.

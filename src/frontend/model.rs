@@ -491,5 +491,5 @@ fn shape(at: &At<'_>) -> Result<Vec<Option<usize>>, ImportError> {
 }
 
 const MAX_RANK: usize = 16;
-/// 256 GiB of f32: beyond it a shape is a mistake or an attack.
-const MAX_ELEMENTS: usize = 1 << 36;
+/// 64 GiB of f32 a row: beyond it a shape is a mistake or an attack.
+const MAX_ELEMENTS: usize = 1 << 34;

@@ -299,6 +299,10 @@ impl Builder {
             result?
         };
         inputs.finish()?;
+        // With extents and sizes bounded, no product of two of them overflows.
+        if let Some(large) = tensors.iter().map(|t| self.cx.g.shape(t.value)).find(|s| s.elements() > MAX_ELEMENTS) {
+            return Err(misfit(format!("its result of shape {large} has more than {MAX_ELEMENTS} elements")));
+        }
         if entry.masks == Masks::Pass
             && let Some(first) = inputs.args.iter().flat_map(Item::tensors).next()
         {
@@ -320,6 +324,9 @@ impl Builder {
         Ok(items)
     }
 }
+
+/// 64 GiB of f32.
+const MAX_ELEMENTS: usize = 1 << 34;
 
 /// Keys every layer has. The dtype is read before the layer's own keys.
 const BASE: [&str; 8] = [

@@ -396,7 +396,9 @@ struct Range {
 
 /// Python's slice rules for `n` elements. A backward walk is a forward one, to be reversed.
 fn python_range(start: Option<i64>, stop: Option<i64>, step: Option<i64>, n: usize) -> Option<Range> {
-    let (step, n) = (step.unwrap_or(1), n as i64);
+    // Steps beyond the extent all pick the first element.
+    let n = n as i64;
+    let step = step.unwrap_or(1).clamp(-n - 1, n + 1);
     let clamp = |i: i64, low: i64, high: i64| (if i < 0 { i + n } else { i }).clamp(low, high);
     if step > 0 {
         let start = clamp(start.unwrap_or(0), 0, n);
