@@ -1,5 +1,6 @@
 //! Errors as the user sees them, and their exit codes.
 
+use crate::build::BuildError;
 use crate::driver::CompileError;
 use crate::model::ModelError;
 use crate::program::ProgramError;
@@ -79,6 +80,17 @@ impl From<CompileError> for Failure {
     }
 }
 
+impl From<BuildError> for Failure {
+    fn from(e: BuildError) -> Failure {
+        match e {
+            BuildError::Model(e) => e.into(),
+            BuildError::Compile(e) => e.into(),
+            BuildError::Why(e) => e.into(),
+            BuildError::Program(e) => e.into(),
+        }
+    }
+}
+
 impl From<RunError> for Failure {
     fn from(e: RunError) -> Failure {
         match e {
@@ -99,7 +111,10 @@ impl From<ProgramError> for Failure {
         match e {
             ProgramError::Compile(e) => e.into(),
             ProgramError::Run(e) => e.into(),
-            e => Failure::Input(e.to_string()),
+            e @ (ProgramError::Io { .. }
+            | ProgramError::Unusable { .. }
+            | ProgramError::Model(_)
+            | ProgramError::Array(_)) => Failure::Input(e.to_string()),
         }
     }
 }

@@ -3,42 +3,32 @@
 use super::args::{Common, PlanArgs, TargetArgs};
 use super::output::{self, Progress};
 use super::{Failure, run};
-use crate::driver;
-use crate::model::Model;
-use crate::report;
-use intwain_ir::Graph;
+use crate::build::{self, Request};
+use crate::session::Fallback;
 use intwain_passes::Timings;
 use intwain_passes::hardware::{Catalogue, Hardware};
 use intwain_passes::place;
 use std::path::Path;
 
 pub(crate) fn plan(a: &PlanArgs, common: &Common) -> Result<(), Failure> {
-    let hardware = hardware(&a.target)?;
+    let request = request(&a.target, a.batch)?;
     let model = run::open_architecture(&a.model, common)?;
     let progress = Progress::start(common, "planning");
     let mut timings = Timings::default();
-    let graph = prepared(&model, a.batch, &mut timings)?;
-    let asked = a.target.split.strategy();
-    let plan = driver::plan(&graph, &hardware, options(&a.target), &mut timings)?;
+    let report = build::plan(&model, &request, &mut timings)?;
     drop(progress);
     output::times(common, &timings);
-    output::report(&report::plan(&graph, &plan, &hardware, asked), common)
+    output::report(&report, common)
 }
 
-/// The model's graph after the passes before placement.
-pub(crate) fn prepared(model: &Model, batch: usize, timings: &mut Timings) -> Result<Graph, Failure> {
-    let graph = timings.time("read", || model.graph(batch))?;
-    Ok(driver::prepare(graph, timings, &mut |_, _| {})?)
-}
-
-/// What the flags ask of the planner.
-pub(crate) fn options(a: &TargetArgs) -> place::Options {
-    place::Options { strategy: a.split.strategy(), parts: a.parts, ..place::Options::default() }
-}
-
-/// The machine that the flags name.
-pub(crate) fn hardware(a: &TargetArgs) -> Result<Hardware, Failure> {
-    machine(a.hardware.as_deref())
+/// What the flags ask for.
+pub(crate) fn request(a: &TargetArgs, rows: usize) -> Result<Request, Failure> {
+    Ok(Request {
+        hardware: machine(a.hardware.as_deref())?,
+        options: place::Options { strategy: a.split.strategy(), parts: a.parts, ..place::Options::default() },
+        fallback: if a.allow_one { Fallback::One } else { Fallback::Refuse },
+        rows,
+    })
 }
 
 /// A machine of the catalogue, or of a TOML file.

@@ -51,6 +51,8 @@ pub struct Machine {
 pub struct VariantManifest {
     /// Rows of a call; `None` where the model has no row axis.
     pub rows: Option<usize>,
+    /// The strategy.
+    pub strategy: String,
     /// Micro-batches of a pipeline, else 1.
     pub micro_batches: usize,
     /// The file of the whole graph with layouts and communication.

@@ -121,8 +121,18 @@ fn fill(
         let (params, outputs, devices) = manifest::describe(compiled.loadable(), &targets(hardware));
         plan.push_str(&format!("{}{report}\n", if i > 0 { "\n" } else { "" }));
         let placement = serde_json::to_value(&report).expect("a report has string keys and no failing parts");
-        let (rows, micro_batches) = (report.batch, report.micro_batches);
-        listed.push(VariantManifest { rows, micro_batches, whole, graphs, params, outputs, devices, placement });
+        let (rows, strategy, micro_batches) = (report.batch, report.strategy.to_string(), report.micro_batches);
+        listed.push(VariantManifest {
+            rows,
+            strategy,
+            micro_batches,
+            whole,
+            graphs,
+            params,
+            outputs,
+            devices,
+            placement,
+        });
     }
     let path = dir.join("plan.txt");
     std::fs::write(&path, &plan).map_err(ProgramError::io(&path))?;

@@ -364,16 +364,23 @@ impl<'a> Planner<'a> {
 
     fn split(&self, strategy: Strategy) -> Result<Possible, NotOffered> {
         let mut best: Option<Possible> = None;
+        let mut refused = NotOffered("there is nothing to divide".to_owned());
         for (space, costs) in &self.spaces {
             let allowed = self.allowed(space, strategy)?;
-            let assignment =
-                space.solve(costs, &allowed).map_err(|e| NotOffered(format!("{e} (a pin may forbid it)")))?;
+            let assignment = match space.solve(costs, &allowed) {
+                Ok(assignment) => assignment,
+                // A pin names units of one ratio; the others do not have it.
+                Err(e) => {
+                    refused = NotOffered(format!("{e} (a pin may forbid it)"));
+                    continue;
+                }
+            };
             if best.as_ref().is_none_or(|b| assignment.seconds < b.assignment.seconds) {
                 let usage = usage::usage(space, &assignment, 2);
                 best = Some(Possible { strategy, assignment, usage, micro_batches: 1, devices: 2 });
             }
         }
-        best.ok_or_else(|| NotOffered("there is nothing to divide".to_owned()))
+        best.ok_or(refused)
     }
 
     fn too_large(&self, option: &Possible) -> Option<Verdict> {

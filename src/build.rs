@@ -1,0 +1,133 @@
+//! Plans and compiles models for machines that need not be there.
+//!
+//! A [`Request`] says for what and how; [`plan`] compares strategies, [`compile`] makes programs, whose placement
+//! [`report::placement`] shows, [`why`] explains one layer, and [`write`] puts programs into a directory.
+
+use crate::driver::{self, CompileError, Compiled, Observer};
+use crate::model::{Model, ModelError};
+use crate::program::{self, Manifest, ProgramError};
+use crate::report::{self, PlacementReport, PlanReport, WhyError, WhyReport};
+use crate::session::Fallback;
+use intwain_ir::Graph;
+use intwain_passes::Timings;
+use intwain_passes::hardware::Hardware;
+use intwain_passes::place::{self, PlaceError, Plan, Strategy};
+use std::path::Path;
+
+/// What to plan for, and how.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The machine.
+    pub hardware: Hardware,
+    /// A named strategy, parts and pins.
+    pub options: place::Options,
+    /// What happens when the named strategy cannot split the model.
+    pub fallback: Fallback,
+    /// Rows of a call.
+    pub rows: usize,
+}
+
+impl Request {
+    /// The fastest plan for a machine that fits.
+    pub fn new(hardware: Hardware, rows: usize) -> Request {
+        Request { hardware, options: place::Options::default(), fallback: Fallback::Refuse, rows }
+    }
+
+    /// The same with a named strategy.
+    pub fn split(mut self, strategy: Strategy) -> Request {
+        self.options.strategy = Some(strategy);
+        self
+    }
+
+    /// The strategy that was asked for by name.
+    pub fn asked(&self) -> Option<Strategy> {
+        self.options.strategy
+    }
+}
+
+/// Why a model could not be planned or compiled.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The model cannot be read.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The model cannot be compiled.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// The layer cannot be explained.
+    #[error(transparent)]
+    Why(#[from] WhyError),
+    /// The program cannot be written.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+}
+
+/// Compares strategies.
+pub fn plan(model: &Model, request: &Request, timings: &mut Timings) -> Result<PlanReport, BuildError> {
+    let graph = prepared(model, request, timings)?;
+    let plan = planned(&graph, request, timings)?;
+    Ok(report::plan(&graph, &plan, &request.hardware, request.asked()))
+}
+
+/// Makes the programs of the devices. `after` sees the graph after each pass, and each device's.
+pub fn compile(
+    model: &Model,
+    request: &Request,
+    timings: &mut Timings,
+    after: Observer<'_>,
+) -> Result<Compiled, BuildError> {
+    let graph = timings.time("read", || model.graph(request.rows))?;
+    let graph = driver::prepare(graph, timings, after)?;
+    let plan = planned(&graph, request, timings)?;
+    Ok(driver::lower(graph, plan, &crate::kernels::target(), timings, after)?)
+}
+
+/// Says what is where.
+pub fn inspect(model: &Model, request: &Request, timings: &mut Timings) -> Result<PlacementReport, BuildError> {
+    let compiled = compile(model, request, timings, &mut |_, _| {})?;
+    Ok(report::placement(&compiled, &request.hardware, request.asked()))
+}
+
+/// Says why a layer is where it is.
+pub fn why(model: &Model, request: &Request, layer: &str, timings: &mut Timings) -> Result<WhyReport, BuildError> {
+    let graph = prepared(model, request, timings)?;
+    Ok(timings.time("why", || report::why(&graph, &request.hardware, &request.options, layer))?)
+}
+
+/// Compiles for the request's rows and for `more` numbers of rows, and writes a program directory.
+pub fn write(
+    dir: &Path,
+    model: &Model,
+    request: &Request,
+    more: &[usize],
+    timings: &mut Timings,
+) -> Result<Manifest, BuildError> {
+    program::compiles_for(dir, &request.hardware)?;
+    let mut variants: Vec<Compiled> = Vec::new();
+    for &rows in std::iter::once(&request.rows).chain(more) {
+        // Without a row axis every number of rows gives the same program.
+        let known = variants.iter().any(|v| v.rows().is_none_or(|r| r == rows));
+        if !known {
+            variants.push(compile(model, &Request { rows, ..request.clone() }, timings, &mut |_, _| {})?);
+        }
+    }
+    let asked = request.asked();
+    Ok(timings.time("write", || program::write(dir, model, &request.hardware, &variants, asked))?)
+}
+
+/// The model's graph after the passes before placement.
+fn prepared(model: &Model, request: &Request, timings: &mut Timings) -> Result<Graph, BuildError> {
+    let graph = timings.time("read", || model.graph(request.rows))?;
+    Ok(driver::prepare(graph, timings, &mut |_, _| {})?)
+}
+
+/// The plan, or the one for one device where the request allows it.
+fn planned(graph: &Graph, request: &Request, timings: &mut Timings) -> Result<Plan, CompileError> {
+    match driver::plan(graph, &request.hardware, request.options.clone(), timings) {
+        Err(CompileError::Place(PlaceError::CannotSplit { .. })) if request.fallback == Fallback::One => {
+            let one = place::Options { strategy: Some(Strategy::One), ..request.options.clone() };
+            driver::plan(graph, &request.hardware, one, timings)
+        }
+        plan => plan,
+    }
+}

@@ -1,0 +1,144 @@
+//! Reports of plans and placements: what they say is what the planner and the programs do.
+
+#![allow(clippy::unwrap_used, reason = "a test fails where something is missing")]
+
+use intwain::build::{self, Request};
+use intwain::report::{self, PlacementReport};
+use intwain::{Catalogue, Model, ModelOptions, Strategy, Timings, driver};
+use intwain_passes::place::{Options, Planner};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+fn model(name: &str) -> Model {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
+    Model::open(&file, ModelOptions::default()).unwrap()
+}
+
+fn request(hardware: &str, rows: usize) -> Request {
+    Request::new(Catalogue::built_in().get(hardware).unwrap(), rows)
+}
+
+fn inspect(name: &str, strategy: Strategy, rows: usize) -> PlacementReport {
+    let request = request("cpu", rows).split(strategy);
+    build::inspect(&model(name), &request, &mut Timings::default()).unwrap()
+}
+
+#[test]
+fn a_placement_has_at_most_twenty_lines_more_than_layers() {
+    for strategy in [Strategy::One, Strategy::Data, Strategy::Tensor, Strategy::Pipeline] {
+        let report = inspect("resnet50.json", strategy, 4);
+        let lines = report.to_string().lines().count();
+        // Keras counts 177 layers in this model.
+        assert!(report.layers.len() <= 177, "{} layers", report.layers.len());
+        assert!(lines <= report.layers.len() + 20, "{lines} lines for {} layers", report.layers.len());
+    }
+}
+
+#[test]
+fn a_tensor_split_divides_weights_and_work() {
+    let report = inspect("resnet50.json", Strategy::Tensor, 4);
+    // 25,636,712 parameters (Keras's summary) of four bytes.
+    assert_eq!(report.totals.weight_bytes, 25_636_712 * 4);
+    assert!(report.totals.split_weight_bytes >= 0.9, "{}", report.totals.split_weight_bytes);
+    assert!(report.totals.split_flops >= 0.9, "{}", report.totals.split_flops);
+    for d in &report.devices {
+        assert!(d.flops_share <= 0.6 && d.weight_share <= 0.6, "device {}: {d:?}", d.device);
+        assert!(d.peak_bytes < report.totals.weight_bytes, "device {} holds more than half", d.device);
+    }
+    assert!(report.communications.iter().all(|c| c.kind != "send"), "a tensor split uses collectives");
+}
+
+#[test]
+fn a_pipeline_gives_each_segment_a_quarter_of_the_work() {
+    let report = inspect("resnet50.json", Strategy::Pipeline, 4);
+    for d in &report.devices {
+        assert!(d.flops_share >= 0.25, "device {} has {}", d.device, d.flops_share);
+    }
+    // Every layer is on one device, and both are used.
+    let used: BTreeSet<&[usize]> =
+        report.layers.iter().map(|l| l.devices.as_slice()).filter(|d| !d.is_empty()).collect();
+    assert_eq!(used, BTreeSet::from([&[0][..], &[1][..]]));
+    assert!(report.communications.iter().all(|c| c.kind == "send"));
+}
+
+#[test]
+fn a_data_split_gives_each_device_its_rows() {
+    let rows = |batch| {
+        let devices = inspect("two_tower.json", Strategy::Data, batch).devices;
+        devices.iter().map(|d| d.rows.unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(rows(4), [2, 2]);
+    assert_eq!(rows(5).iter().sum::<usize>(), 5);
+    assert_eq!(rows(1).iter().sum::<usize>(), 1);
+    let report = inspect("two_tower.json", Strategy::Data, 5);
+    assert_eq!(report.totals.split_weight_bytes, 0.0);
+    assert!(report.communications.is_empty());
+}
+
+#[test]
+fn sums_of_layers_are_the_totals() {
+    for strategy in [Strategy::One, Strategy::Data, Strategy::Tensor, Strategy::Pipeline] {
+        let r = inspect("two_tower.json", strategy, 5);
+        assert_eq!(r.layers.iter().map(|l| l.flops).sum::<u64>(), r.totals.flops);
+        assert_eq!(r.layers.iter().map(|l| l.parameter_bytes).sum::<u64>(), r.totals.weight_bytes);
+        for d in &r.devices {
+            assert_eq!(r.layers.iter().map(|l| l.device_flops[d.device]).sum::<u64>(), d.flops);
+            assert_eq!(d.persistent_bytes + d.arena_bytes, d.peak_bytes);
+            assert!(d.persistent_bytes >= d.weight_bytes);
+            let launched: usize = d.kernels.iter().map(|k| k.launches).sum();
+            assert!(launched <= d.commands, "{launched} kernels in {} commands", d.commands);
+        }
+        assert_eq!(r.layers.iter().map(|l| l.communication_in.bytes).sum::<u64>(), r.totals.communication_bytes);
+        assert_eq!(r.candidates.iter().filter(|c| c.verdict == "chosen").count(), 1);
+        assert!(r.candidates.iter().all(|c| c.seconds.is_some() || c.verdict == "not_possible"));
+    }
+}
+
+/// The promise of `--why`: planning with the layer pinned to the runner-up costs what was printed.
+#[test]
+fn pinning_a_layer_to_its_runner_up_costs_what_is_said() {
+    let graph = driver::prepare(model("two_tower.json").graph(64).unwrap(), &mut Timings::default(), &mut |_, _| {});
+    let graph = graph.unwrap();
+    let layers: BTreeSet<&str> = graph.nodes.values().map(|n| n.origin.path()).filter(|p| !p.is_empty()).collect();
+    let mut explained = 0;
+    for hardware in ["cpu", "2xrtx4090-pcie", "rtx4090-rtx3090"] {
+        let hardware = Catalogue::built_in().get(hardware).unwrap();
+        for strategy in [Strategy::Data, Strategy::Tensor, Strategy::Mixed, Strategy::Pipeline] {
+            let options = Options { strategy: Some(strategy), ..Options::default() };
+            for layer in &layers {
+                let why = report::why(&graph, &hardware, &options, layer).unwrap();
+                let plan = Planner::new(&graph, &hardware, options.clone()).plan().unwrap();
+                assert_eq!(why.chosen.seconds, plan.seconds);
+                let Some(other) = why.runner_up else { continue };
+                let pins = vec![(why.node, other.strategy)];
+                let pinned = Planner::new(&graph, &hardware, Options { pins, ..options.clone() }).plan().unwrap();
+                let text = format!("{layer} under {strategy} on {}", hardware.name);
+                assert_eq!(pinned.seconds, other.choice.seconds, "{text}");
+                assert!((pinned.seconds - plan.seconds - other.more_seconds).abs() < 1e-15, "{text}");
+                let bytes = |p: &intwain_passes::place::Plan| p.usage.communication_bytes.round() as i64;
+                assert_eq!(bytes(&pinned) - bytes(&plan), other.more_bytes, "{text}");
+                if other.allowed {
+                    assert!(other.more_seconds >= -1e-12, "{text}: the runner-up is better by {}", -other.more_seconds);
+                }
+                explained += 1;
+            }
+        }
+    }
+    assert!(explained > 40, "only {explained} layers have a runner-up");
+}
+
+#[test]
+fn the_graph_after_every_pass_is_text_that_reads_back() {
+    let mut seen = Vec::new();
+    let request = request("cpu", 5).split(Strategy::Tensor);
+    build::compile(&model("two_tower.json"), &request, &mut Timings::default(), &mut |pass, graph| {
+        let text = graph.to_string();
+        assert_eq!(intwain_ir::text::parse(&text).unwrap().to_string(), text, "after {pass}");
+        if seen.last() != Some(&pass) {
+            seen.push(pass);
+        }
+    })
+    .unwrap();
+    let names: BTreeSet<&str> = driver::passes().into_iter().map(|p| p.0).collect();
+    assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), names);
+}
