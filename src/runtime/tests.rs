@@ -126,7 +126,7 @@ fn loops_give_the_interpreter_s_bits() {
         let plan = driver::plan(&graph, &hardware, ask, &mut timings).unwrap();
         let compiled = driver::lower(graph, plan, &crate::kernels::target(), &mut timings, &mut |_, _| {}).unwrap();
         let teams: Vec<Team> = compiled.programs.iter().map(|_| Team::new(1).unwrap()).collect();
-        let mut variant = Variant::new::<Failed>(&compiled, &teams, |i| Ok(args[i].clone())).unwrap();
+        let mut variant = Variant::new::<Failed>(compiled.loadable(), &teams, |i| Ok(args[i].clone())).unwrap();
         let mut out: Vec<Tensor> = want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
         let calls = vec![Call { variant: 0, rows: Some(0..5) }; 2];
         run(&mut [&mut variant], &teams, &calls, &args[..1], &mut out).unwrap();
