@@ -8,6 +8,7 @@ mod attention;
 mod build;
 mod cells;
 mod conv;
+mod conv_lstm;
 mod core;
 mod cx;
 mod image;
@@ -105,6 +106,9 @@ const CLASSES: &[Entry] = &[
     layer("Conv2DTranspose", conv::transpose_2d).or(&["Convolution2DTranspose"]),
     layer("Conv3D", conv::conv_3d).or(&["Convolution3D"]),
     layer("Conv3DTranspose", conv::transpose_3d).or(&["Convolution3DTranspose"]),
+    layer("ConvLSTM1D", conv_lstm::conv_lstm_1d),
+    layer("ConvLSTM2D", conv_lstm::conv_lstm_2d),
+    layer("ConvLSTM3D", conv_lstm::conv_lstm_3d),
     layer("Cropping1D", shape::crop_1d),
     layer("Cropping2D", shape::crop_2d),
     layer("Cropping3D", shape::crop_3d),
