@@ -27,6 +27,7 @@ pub mod cli;
 pub mod driver;
 pub mod frontend;
 mod kernels;
+mod lookups;
 pub mod model;
 pub mod program;
 pub mod report;

@@ -1,6 +1,7 @@
 //! A model on devices: compiles what the number of rows asks for, and runs.
 
 use crate::driver::{self, CompileError, Compiled};
+use crate::lookups::{self, Lookup};
 use crate::model::{Model, ModelError};
 use crate::runtime::{self, Call, DeviceError, LoadError, Team, Variant};
 use intwain_ir::{Graph, ParamKind, Rows, Shape, Tensor, Type};
@@ -83,6 +84,8 @@ pub struct Session<'m> {
     variants: Vec<(usize, Variant, Arc<Compiled>)>,
     /// The graph of one row: names and types of inputs and outputs.
     signature: Graph,
+    /// Inputs that are positions in tables.
+    lookups: Vec<Lookup>,
     /// Pieces that a pipeline works on at a time, by rows of the batch.
     pieces: BTreeMap<usize, usize>,
     /// Time spent in each pass.
@@ -99,8 +102,9 @@ impl<'m> Session<'m> {
         let threads = options.threads.unwrap_or((cores / options.devices).max(1));
         let teams = (0..options.devices).map(|_| Team::new(threads)).collect::<Result<_, _>>()?;
         let signature = model.graph(1)?;
+        let lookups = lookups::find(&signature);
         let (variants, pieces, timings) = (Vec::new(), BTreeMap::new(), Timings::default());
-        Ok(Session { model, options, teams, variants, signature, pieces, timings })
+        Ok(Session { model, options, teams, variants, signature, lookups, pieces, timings })
     }
 
     /// The hardware that programs are planned for: CPU devices of this machine.
@@ -130,6 +134,7 @@ impl<'m> Session<'m> {
         let signature = self.signature.clone();
         let batched = signature.params.iter().all(|p| !matches!(p.kind, ParamKind::Input { rows: Rows::Whole }));
         let ordered = order(&signature, inputs)?;
+        self.check_lookups(&ordered)?;
         let total = count_rows(&signature, &ordered)?;
         let batch = self.options.batch.unwrap_or(total.min(32)).max(1);
         let calls = if batched { self.calls(total, batch)? } else { vec![(total, None)] };
@@ -157,7 +162,9 @@ impl<'m> Session<'m> {
         inputs: &BTreeMap<String, Tensor>,
         cotangents: &BTreeMap<String, Tensor>,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
-        let rows = count_rows(&self.signature, &order(&self.signature, inputs)?)?;
+        let known = order(&self.signature, inputs)?;
+        self.check_lookups(&known)?;
+        let rows = count_rows(&self.signature, &known)?;
         let graph = gradients(&self.model.graph(rows)?).map_err(CompileError::from)?;
         let mut all = inputs.clone();
         all.extend(cotangents.iter().map(|(n, t)| (n.clone(), t.clone())));
@@ -212,6 +219,17 @@ impl<'m> Session<'m> {
         let pieces = plan(&graph, &self.options, &mut self.timings)?.micro_batches;
         self.pieces.insert(rows, pieces);
         Ok(pieces)
+    }
+
+    /// Refuses positions that a table lacks.
+    fn check_lookups(&self, inputs: &[Tensor]) -> Result<(), RunError> {
+        for lookup in &self.lookups {
+            if let Some(problem) = lookup.problem(&inputs[lookup.input]) {
+                let name = self.signature.inputs().nth(lookup.input).map_or(String::new(), |p| p.name.to_string());
+                return Err(RunError::Input { name, problem });
+            }
+        }
+        Ok(())
     }
 
     fn empty(&self, signature: &Graph) -> Vec<(String, Tensor)> {
