@@ -1,10 +1,11 @@
-//! Evaluation of a [`Compute`], one result element after another.
+//! Evaluation of a [`Compute`], one row of the results after another.
 //!
-//! A node's value is kept until one of its free axes moves, so row statistics are computed once a row. Reductions over
+//! Along a row, nodes outside reductions are evaluated one after another, each for all elements. Below, a node's value
+//! is kept until one of its free axes moves, so row statistics are computed once a row. Reductions over
 //! loads, and over products of loads, run in [`chain`](super::chain), which gives the same bits faster.
 
 use super::chain::Chain;
-use crate::compute::{Axis, Compute, Expr, ExprId, Index, LANES, Order};
+use crate::compute::{Atom, Axis, Compute, Expr, ExprId, Index, LANES, Order, Term};
 use crate::scalar::{self, Binary, Reduce};
 use crate::{DType, Scalar, Tensor, Type};
 
@@ -12,16 +13,112 @@ use crate::{DType, Scalar, Tensor, Type};
 pub fn evaluate(compute: &Compute, operands: &[&Tensor], results: &[&Type]) -> Vec<Tensor> {
     let mut out: Vec<Tensor> = results.iter().map(|t| Tensor::zeros((*t).clone())).collect();
     let mut e = Evaluator::new(compute, operands);
-    let elements: usize = compute.shape().iter().product();
-    for flat in 0..elements {
-        if flat > 0 {
+    let (width, outer) = match compute.shape().split_last() {
+        Some((width, outer)) => (*width, outer.iter().product()),
+        None => (1, 1),
+    };
+    if width == 0 {
+        return out;
+    }
+    let plan = Plan::new(compute, &e.strides);
+    let mut rows: Vec<Row> = (0..compute.exprs().count()).map(|_| Row::Same(Scalar::zero(DType::Bool))).collect();
+    for row in 0..outer {
+        if row > 0 {
             e.advance();
         }
+        for step in &plan.steps {
+            let buffer = std::mem::replace(&mut rows[step.id.0 as usize], Row::Same(Scalar::zero(DType::Bool)));
+            rows[step.id.0 as usize] = e.row(step, width, &rows, buffer);
+        }
         for (t, r) in out.iter_mut().zip(compute.results()) {
-            t.set(flat, e.value(*r));
+            match &rows[r.0 as usize] {
+                Row::Same(x) => (0..width).for_each(|i| t.set(row * width + i, *x)),
+                Row::Each(xs) => xs.iter().enumerate().for_each(|(i, x)| t.set(row * width + i, *x)),
+            }
         }
     }
     out
+}
+
+/// A node's values along the innermost result axis.
+enum Row {
+    Same(Scalar),
+    Each(Vec<Scalar>),
+}
+
+impl Row {
+    #[inline]
+    fn at(&self, i: usize) -> Scalar {
+        match self {
+            Row::Same(x) => *x,
+            Row::Each(xs) => xs[i],
+        }
+    }
+}
+
+/// How a node's row is made.
+enum How {
+    /// The node does not depend on the innermost axis.
+    Same,
+    /// A load whose address grows by so much from one element to the next, and whose guards do not change.
+    Stride(i64),
+    /// From the rows of its operands.
+    Rows,
+    /// Element by element.
+    Each,
+}
+
+struct Step {
+    id: ExprId,
+    how: How,
+}
+
+/// The nodes outside reductions, operands before users. Both sides of a selection are evaluated: nothing can fail.
+struct Plan {
+    steps: Vec<Step>,
+}
+
+impl Plan {
+    fn new(compute: &Compute, strides: &[Vec<i64>]) -> Plan {
+        let inner = compute.rank().checked_sub(1).map_or(0, |a| 1u64 << a);
+        let mut needed = vec![false; compute.exprs().count()];
+        compute.results().iter().for_each(|r| needed[r.0 as usize] = true);
+        let mut steps = Vec::new();
+        for (id, e) in compute.exprs().rev() {
+            if !needed[id.0 as usize] {
+                continue;
+            }
+            let how = match e {
+                _ if compute.free_axes(id) & inner == 0 => How::Same,
+                Expr::Load { operand, index, guards, .. } if guards.iter().all(|g| g.index.axes() & inner == 0) => {
+                    let affine = index.iter().flat_map(Index::terms).all(|t| match &t.atom {
+                        Atom::Axis(_) => true,
+                        Atom::FloorDiv(i, _) | Atom::Mod(i, _) => i.axes() & inner == 0,
+                    });
+                    let along = |i: &Index| {
+                        let of = |t: &Term| if Index::term(t.clone()).axes() & inner != 0 { t.coeff } else { 0 };
+                        i.terms().iter().map(of).sum::<i64>()
+                    };
+                    let stride = index.iter().zip(&strides[*operand]).map(|(i, s)| along(i) * s).sum();
+                    if affine { How::Stride(stride) } else { How::Each }
+                }
+                Expr::Unary(..) | Expr::Binary(..) | Expr::Compare(..) | Expr::Select(..) | Expr::Cast(..) => {
+                    e.children().for_each(|c| needed[c.0 as usize] = true);
+                    How::Rows
+                }
+                Expr::Const(_)
+                | Expr::Position(..)
+                | Expr::InRange(_)
+                | Expr::Load { .. }
+                | Expr::Take { .. }
+                | Expr::Reduce { .. }
+                | Expr::ArgMax { .. } => How::Each,
+            };
+            steps.push(Step { id, how });
+        }
+        steps.reverse();
+        Plan { steps }
+    }
 }
 
 /// What is known of how to evaluate a reduction.
@@ -59,15 +156,64 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Moves to the next result element.
+    /// Moves to the next row.
     fn advance(&mut self) {
-        for d in (0..self.compute.rank()).rev() {
+        for d in (0..self.compute.rank().saturating_sub(1)).rev() {
             let next = self.at[d] + 1;
             if next < self.compute.extents()[d] as i64 {
                 return self.set(Axis(d as u8), next);
             }
             self.set(Axis(d as u8), 0);
         }
+    }
+
+    fn row(&mut self, step: &Step, width: usize, rows: &[Row], buffer: Row) -> Row {
+        let mut xs = match (&step.how, buffer) {
+            (How::Same, _) => return Row::Same(self.value(step.id)),
+            (_, Row::Each(xs)) => xs,
+            (_, Row::Same(_)) => Vec::new(),
+        };
+        xs.clear();
+        let row = |id: &ExprId| &rows[id.0 as usize];
+        match (&step.how, self.compute.expr(step.id)) {
+            (How::Stride(step), Expr::Load { operand, index, guards, fill }) => {
+                if !guards.iter().all(|g| g.holds(&self.at)) {
+                    return Row::Same(*fill);
+                }
+                let (tensor, first) = (self.operands[*operand], self.flat(*operand, index));
+                xs.extend((0..width as i64).map(|i| tensor.get((first + i * step) as usize)));
+            }
+            (How::Rows, Expr::Unary(f, x)) => {
+                let x = row(x);
+                xs.extend((0..width).map(|i| scalar::unary(*f, x.at(i))));
+            }
+            (How::Rows, Expr::Binary(f, x, y)) => {
+                let (x, y) = (row(x), row(y));
+                xs.extend((0..width).map(|i| scalar::binary(*f, x.at(i), y.at(i))));
+            }
+            (How::Rows, Expr::Compare(f, x, y)) => {
+                let (x, y) = (row(x), row(y));
+                let holds = |i| i64::from(scalar::compare(*f, x.at(i), y.at(i)));
+                xs.extend((0..width).map(|i| Scalar::from_i64(DType::Bool, holds(i))));
+            }
+            (How::Rows, Expr::Select(c, x, y)) => {
+                let (c, x, y) = (row(c), row(x), row(y));
+                xs.extend((0..width).map(|i| if c.at(i).bits() != 0 { x.at(i) } else { y.at(i) }));
+            }
+            (How::Rows, Expr::Cast(to, x)) => {
+                let x = row(x);
+                xs.extend((0..width).map(|i| scalar::cast(*to, x.at(i))));
+            }
+            (How::Same | How::Stride(_) | How::Rows | How::Each, _) => {
+                let inner = Axis(self.compute.rank() as u8 - 1);
+                for i in 0..width {
+                    self.set(inner, i as i64);
+                    xs.push(self.value(step.id));
+                }
+                self.set(inner, 0);
+            }
+        }
+        Row::Each(xs)
     }
 
     fn set(&mut self, axis: Axis, position: i64) {
