@@ -6,7 +6,7 @@
 
 use super::chain::Chain;
 use crate::compute::{Atom, Axis, Compute, Expr, ExprId, Index, LANES, Order, Term};
-use crate::scalar::{self, Binary, Reduce};
+use crate::scalar::{self, Binary, Reduce, Unary};
 use crate::{DType, Scalar, Tensor, Type};
 
 /// The results of a compute for operands of the types it was made for.
@@ -66,6 +66,11 @@ enum How {
     Rows,
     /// Element by element.
     Each,
+}
+
+/// Functions that are about bits, or do not give the operand's type.
+fn bitwise(f: Unary) -> bool {
+    matches!(f, Unary::Neg | Unary::Abs | Unary::Not | Unary::IsNan | Unary::IsFinite)
 }
 
 struct Step {
@@ -183,10 +188,15 @@ impl<'a> Evaluator<'a> {
                 let (tensor, first) = (self.operands[*operand], self.flat(*operand, index));
                 xs.extend((0..width as i64).map(|i| tensor.get((first + i * step) as usize)));
             }
-            (How::Rows, Expr::Unary(f, x)) => {
-                let x = row(x);
-                xs.extend((0..width).map(|i| scalar::unary(*f, x.at(i))));
-            }
+            (How::Rows, Expr::Unary(f, x)) => match row(x) {
+                Row::Each(x) if x[0].dtype() == DType::F32 && !bitwise(*f) => {
+                    let x: Vec<f32> = x.iter().map(|x| f32::from_bits(x.bits() as u32)).collect();
+                    let mut y = vec![0.0; width];
+                    scalar::unary_slice_f32(*f, &x, &mut y);
+                    xs.extend(y.iter().map(|y| Scalar::from_bits(DType::F32, u64::from(y.to_bits()))));
+                }
+                x => xs.extend((0..width).map(|i| scalar::unary(*f, x.at(i)))),
+            },
             (How::Rows, Expr::Binary(f, x, y)) => {
                 let (x, y) = (row(x), row(y));
                 xs.extend((0..width).map(|i| scalar::binary(*f, x.at(i), y.at(i))));
