@@ -466,3 +466,60 @@ fn layers_that_cannot_be_imported_are_all_listed() {
         "m.json: $.config.layers[1].config.dtype \"a\": the dtype policy \"mixed_float16\" is not supported"
     );
 }
+
+/// A file written by h5py with every element type Keras may store, in both byte orders, contiguous and compressed.
+#[test]
+fn hdf5_tensors_of_every_type_are_read() {
+    let source = open_weights(&fixture("kinds.h5")).unwrap();
+    let wide = vec![1.5, -2.0, 0.15625, 3.0, 1e10, -0.0];
+    let ramp = |step: f64| (0..6).map(|i| f64::from(i) * step).collect::<Vec<_>>();
+    let bfloat = vec![1.5, -2.0, 0.15625, 3.0, 9_999_220_736.0, -0.0];
+    for (name, dtype, values) in [
+        ("f32", DType::F32, wide.clone()),
+        ("f64", DType::F64, wide.clone()),
+        ("big", DType::F32, wide),
+        ("f16", DType::F16, vec![1.5, -2.0, 0.15625, 3.0, 6e4, -0.0]),
+        ("bf16", DType::BF16, bfloat),
+        ("i32", DType::I32, ramp(1.0)),
+        ("i64", DType::I64, ramp(2f64.powi(40))),
+        ("u8", DType::U8, ramp(1.0)),
+        ("bool", DType::Bool, vec![1.0, 0.0, 1.0, 0.0, 0.0, 1.0]),
+    ] {
+        let key = format!("layers/a/vars/{name}");
+        assert_eq!((source.dtype(&key), source.shape(&key)), (Some(dtype), Some(vec![2, 3])), "{name}");
+        assert_eq!(source.read(&key).unwrap().to_f64(), values, "{name}");
+        assert_eq!(source.read_rows(&key, 1, 2).unwrap().to_f64(), values[3..], "{name}");
+    }
+    let packed = source.read("layers/a/vars/packed").unwrap();
+    assert_eq!(packed.to_f64(), (0..6000).map(f64::from).collect::<Vec<_>>());
+    let rows = source.read_rows("layers/a/vars/packed", 13, 29).unwrap();
+    assert_eq!((rows.shape(), rows.bytes()), ([16usize, 100].as_slice(), packed.rows(13, 29).unwrap().bytes()));
+    assert_eq!(source.read("layers/a/vars/scalar").unwrap().to_f64(), [2.5]);
+    assert_eq!(source.shape("layers/a/vars/text"), None);
+    assert!(matches!(source.read("layers/a/vars/text").unwrap_err().kind, ArrayErrorKind::Element { .. }));
+    assert!(matches!(
+        source.read_rows("layers/a/vars/f32", 1, 3).unwrap_err().kind,
+        ArrayErrorKind::Rows { rows: 2, .. }
+    ));
+}
+
+#[test]
+fn safetensors_are_read_by_path() {
+    let expected = Npz::open(&fixture("nested3_paths.npz")).unwrap();
+    let arrays: Vec<(String, Array)> =
+        expected.names().map(|name| (name.to_string(), expected.read(name).unwrap())).collect();
+    let views = arrays.iter().map(|(name, array)| {
+        let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, array.shape().to_vec(), array.bytes());
+        (name.as_str(), view.unwrap())
+    });
+    let bytes = safetensors::serialize(views, None).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("w.safetensors");
+    std::fs::write(&path, &bytes).unwrap();
+    let weights = Weights::new(&nested_tree(true), Some(open_weights(&path).unwrap()), 0).unwrap();
+    for (i, spec) in weights.specs().iter().enumerate() {
+        assert_eq!(weights.read(i).unwrap().bytes(), expected.read(&spec.path).unwrap().bytes(), "{}", spec.path);
+    }
+    std::fs::write(&path, &bytes[..bytes.len() - 8]).unwrap();
+    assert!(open_weights(&path).is_err());
+}

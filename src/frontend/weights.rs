@@ -352,7 +352,7 @@ impl Weights {
     pub fn read(&self, i: usize) -> Result<Array, ArrayError> {
         let spec = &self.specs[i];
         match (&self.origins[i], &self.source) {
-            (Origin::Stored { key }, Some(source)) => Ok(source.read(key)?.cast(spec.dtype)),
+            (Origin::Stored { key }, Some(source)) => Ok(in_dtype(source.read(key)?, spec.dtype)),
             (Origin::Stored { .. } | Origin::Initial, _) => {
                 let rows = spec.shape.first().copied().unwrap_or(1);
                 spec.initializer.fill_rows(&spec.shape, 0..rows, spec.dtype, self.seed, &spec.path)
@@ -364,10 +364,15 @@ impl Weights {
     pub fn read_rows(&self, i: usize, start: usize, end: usize) -> Result<Array, ArrayError> {
         let spec = &self.specs[i];
         match (&self.origins[i], &self.source) {
-            (Origin::Stored { key }, Some(source)) => Ok(source.read_rows(key, start, end)?.cast(spec.dtype)),
+            (Origin::Stored { key }, Some(source)) => Ok(in_dtype(source.read_rows(key, start, end)?, spec.dtype)),
             (Origin::Stored { .. } | Origin::Initial, _) => {
                 spec.initializer.fill_rows(&spec.shape, start..end, spec.dtype, self.seed, &spec.path)
             }
         }
     }
+}
+
+/// Converts without copying what has the type already.
+fn in_dtype(array: Array, dtype: DType) -> Array {
+    if array.dtype() == dtype { array } else { array.cast(dtype) }
 }
