@@ -20,7 +20,7 @@ fn programs(graph: &Graph, strategy: Strategy) -> Vec<DeviceProgram> {
     let plan = Planner::new(graph, &hardware("2xa100-nvlink"), options).plan().unwrap();
     let explicit = reshard(&apply(graph, &plan), &plan.nodes).unwrap();
     let locals = crate::partition::partition(&explicit).unwrap();
-    locals.iter().map(|g| program(g, &fuse(g, &Everything))).collect()
+    locals.iter().map(|g| program(g, &fuse(g, &Everything), &Everything)).collect()
 }
 
 fn all() -> Vec<Vec<DeviceProgram>> {
