@@ -59,7 +59,13 @@ pub enum BuildError {
     Why(#[from] WhyError),
     /// The program cannot be written.
     #[error(transparent)]
-    Program(#[from] ProgramError),
+    Program(Box<ProgramError>),
+}
+
+impl From<ProgramError> for BuildError {
+    fn from(e: ProgramError) -> BuildError {
+        BuildError::Program(Box::new(e))
+    }
 }
 
 /// Compares strategies.

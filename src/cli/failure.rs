@@ -86,7 +86,7 @@ impl From<BuildError> for Failure {
             BuildError::Model(e) => e.into(),
             BuildError::Compile(e) => e.into(),
             BuildError::Why(e) => e.into(),
-            BuildError::Program(e) => e.into(),
+            BuildError::Program(e) => (*e).into(),
         }
     }
 }
@@ -124,7 +124,7 @@ impl From<VerifyError> for Failure {
         match e {
             VerifyError::Compile(e) => e.into(),
             VerifyError::Run(e) => e.into(),
-            VerifyError::Program(e) => e.into(),
+            VerifyError::Program(e) => (*e).into(),
         }
     }
 }

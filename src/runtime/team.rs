@@ -179,7 +179,9 @@ mod tests {
                 let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
                 team.run(tasks, &|range, member| {
                     assert!(member < threads);
-                    range.for_each(|t| drop(counts[t].fetch_add(1, Ordering::Relaxed)));
+                    range.for_each(|t| {
+                        counts[t].fetch_add(1, Ordering::Relaxed);
+                    });
                 });
                 assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1), "{threads} threads, {tasks} tasks");
             }

@@ -32,7 +32,13 @@ pub enum VerifyError {
     Run(#[from] RunError),
     /// The program directory cannot be used.
     #[error(transparent)]
-    Program(#[from] ProgramError),
+    Program(Box<ProgramError>),
+}
+
+impl From<ProgramError> for VerifyError {
+    fn from(e: ProgramError) -> VerifyError {
+        VerifyError::Program(Box::new(e))
+    }
 }
 
 /// How to verify.
