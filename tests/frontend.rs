@@ -148,7 +148,7 @@ fn nested_tree(outer_of_seq_trains: bool) -> VarTree {
 #[test]
 fn every_naming_of_weights_gives_keras_values() {
     let expected = Npz::open(&fixture("nested3_paths.npz")).unwrap();
-    for name in ["nested3.keras", "nested3.h5", "nested3.weights.h5", "nested3_paths.npz"] {
+    for name in ["nested3.keras", "nested3.h5", "nested3.weights.h5", "nested3_paths.npz", "shards/m.weights.json"] {
         let weights = Weights::new(&nested_tree(true), Some(open_weights(&fixture(name)).unwrap()), 0).unwrap();
         assert_eq!(weights.specs().len(), expected.names().count());
         for (i, spec) in weights.specs().iter().enumerate() {

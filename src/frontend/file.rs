@@ -118,11 +118,37 @@ fn open_weights_bytes(path: &Path, bytes: FileBytes) -> Result<WeightSource, Imp
         }
         Content::Hdf5 => hdf5_weights(H5::open(path, bytes)?),
         Content::Safetensors => Ok(WeightSource::safetensors(SafetensorsFile::from_bytes(path, bytes)?)),
+        Content::Text if text(&bytes).is_ok_and(|t| t.contains("\"weight_map\"")) => shards(path, &text(&bytes)?),
         Content::Npy | Content::Text => Err(ImportErrorKind::Format {
             what: "neither HDF5, npz, safetensors nor a .keras archive".to_string(),
             remedy: "give weights as .weights.h5, .h5, .npz or .safetensors",
         }),
     }
+}
+
+/// `*.weights.json`: the HDF5 files beside it that share a model's weights.
+fn shards(path: &Path, index: &str) -> Result<WeightSource, ImportErrorKind> {
+    let json = Json::parse(index)?;
+    let damaged = |why: String| ImportErrorKind::Damaged { format: "weight index", why };
+    let Some(Json::Object(map)) = json.get("weight_map") else {
+        return Err(damaged("its `weight_map` is no object".to_string()));
+    };
+    let mut names = std::collections::BTreeSet::new();
+    for files in map.values() {
+        let files = files.as_array().unwrap_or(std::slice::from_ref(files));
+        for file in files {
+            // A name and nothing else: an index does not reach into other folders.
+            let plain = file.as_str().filter(|n| Path::new(n).file_name().is_some_and(|f| f == *n));
+            names.insert(plain.ok_or_else(|| damaged(format!("{file} is no file beside it")))?);
+        }
+    }
+    let mut opened = Vec::new();
+    for name in names {
+        let shard = path.with_file_name(name);
+        let bytes = FileBytes::open(&shard).map_err(|e| crate::arrays::ArrayErrorKind::Io(e).at(&shard))?;
+        opened.push(H5::open(&shard, bytes)?);
+    }
+    Ok(WeightSource::shards(path, opened)?)
 }
 
 fn from_text(path: &Path, bytes: &[u8]) -> Result<ModelFile, ImportErrorKind> {

@@ -1,6 +1,8 @@
 //! Files of weights, opened and not yet read.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use indexmap::IndexMap;
 
 use crate::arrays::{Array, ArrayError, ArrayErrorKind, DType, Npz, SafetensorsFile};
 
@@ -30,6 +32,12 @@ pub struct WeightSource {
 #[derive(Debug)]
 enum Store {
     Hdf5(H5),
+    /// Several HDF5 files and the one that has each key.
+    Shards {
+        index: PathBuf,
+        files: Vec<H5>,
+        keys: IndexMap<String, usize>,
+    },
     Npz(Npz),
     Safetensors(SafetensorsFile),
 }
@@ -37,6 +45,15 @@ enum Store {
 impl WeightSource {
     pub(crate) fn hdf5(h5: H5, naming: Naming) -> WeightSource {
         WeightSource { naming, store: Store::Hdf5(h5) }
+    }
+
+    /// Files that share the tensors of one model; `index` is the file that names them.
+    pub(crate) fn shards(index: &Path, files: Vec<H5>) -> Result<WeightSource, ArrayError> {
+        let mut keys = IndexMap::new();
+        for (i, file) in files.iter().enumerate() {
+            keys.extend(file.datasets("")?.into_iter().map(|key| (key, i)));
+        }
+        Ok(WeightSource { naming: Naming::Position, store: Store::Shards { index: index.to_path_buf(), files, keys } })
     }
 
     pub(crate) fn npz(npz: Npz) -> WeightSource {
@@ -56,6 +73,7 @@ impl WeightSource {
     pub fn path(&self) -> &Path {
         match &self.store {
             Store::Hdf5(h5) => h5.path(),
+            Store::Shards { index, .. } => index,
             Store::Npz(npz) => npz.path(),
             Store::Safetensors(file) => file.path(),
         }
@@ -65,7 +83,7 @@ impl WeightSource {
     pub(crate) fn as_hdf5(&self) -> Option<&H5> {
         match &self.store {
             Store::Hdf5(h5) => Some(h5),
-            Store::Npz(_) | Store::Safetensors(_) => None,
+            Store::Shards { .. } | Store::Npz(_) | Store::Safetensors(_) => None,
         }
     }
 
@@ -73,6 +91,7 @@ impl WeightSource {
     pub fn keys(&self) -> Result<Vec<String>, ArrayError> {
         Ok(match &self.store {
             Store::Hdf5(h5) => h5.datasets("")?.into_iter().collect(),
+            Store::Shards { keys, .. } => keys.keys().cloned().collect(),
             Store::Npz(npz) => npz.names().map(str::to_string).collect(),
             Store::Safetensors(file) => file.names().map(str::to_string).collect(),
         })
@@ -81,6 +100,7 @@ impl WeightSource {
     fn info(&self, key: &str) -> Option<(DType, Vec<usize>)> {
         match &self.store {
             Store::Hdf5(h5) => h5.info(key),
+            Store::Shards { files, keys, .. } => files[*keys.get(key)?].info(key),
             Store::Npz(npz) => npz.info(key).map(|(dtype, shape)| (dtype, shape.to_vec())),
             Store::Safetensors(file) => file.info(key).map(|(dtype, shape)| (dtype, shape.to_vec())),
         }
@@ -96,10 +116,20 @@ impl WeightSource {
         Some(self.info(key)?.0)
     }
 
+    /// The shard that has a key.
+    fn shard(&self, key: &str) -> Result<&H5, ArrayError> {
+        let found = match &self.store {
+            Store::Shards { files, keys, .. } => keys.get(key).map(|i| &files[*i]),
+            Store::Hdf5(_) | Store::Npz(_) | Store::Safetensors(_) => None,
+        };
+        found.ok_or_else(|| ArrayErrorKind::Missing.in_member(self.path(), key))
+    }
+
     /// Reads a tensor.
     pub fn read(&self, key: &str) -> Result<Array, ArrayError> {
         match &self.store {
             Store::Hdf5(h5) => h5.read(key),
+            Store::Shards { .. } => self.shard(key)?.read(key),
             Store::Npz(npz) => npz.read(key),
             Store::Safetensors(file) => file.read(key),
         }
@@ -109,6 +139,7 @@ impl WeightSource {
     pub fn read_rows(&self, key: &str, start: usize, end: usize) -> Result<Array, ArrayError> {
         match &self.store {
             Store::Hdf5(h5) => h5.read_rows(key, start, end),
+            Store::Shards { .. } => self.shard(key)?.read_rows(key, start, end),
             Store::Npz(_) | Store::Safetensors(_) => {
                 let whole = self.read(key)?;
                 let rows = whole.shape().first().copied().unwrap_or(0);
