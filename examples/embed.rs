@@ -69,7 +69,7 @@ pub fn explore(folder: &Path) -> Result<Findings, Box<dyn Error>> {
     })
 }
 
-#[allow(dead_code, reason = "the test includes this file for `explore`")]
+#[allow(dead_code, clippy::print_stdout, reason = "an example prints; its test includes it for `explore`")]
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::temp_dir().join(format!("intwain-embed-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;

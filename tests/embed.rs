@@ -1,7 +1,7 @@
 //! The example of the library, and what it finds.
 
 #![allow(clippy::unwrap_used, reason = "a test fails where something is missing")]
-#![allow(clippy::print_stdout, unreachable_pub, reason = "the example is a program of its own")]
+#![allow(unreachable_pub, reason = "the example is a program of its own")]
 
 #[path = "../examples/embed.rs"]
 mod embed;
