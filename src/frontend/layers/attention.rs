@@ -64,6 +64,15 @@ impl Call {
             scores: inputs.flag("return_attention_scores")?,
         })
     }
+
+    /// The rank that query, key and value have in common.
+    fn rank(&self, cx: &Cx) -> Out<usize> {
+        let ranks = [self.query, self.key, self.value].map(|t| cx.rank(t.value));
+        match ranks {
+            [q, k, v] if q == k && k == v && q >= 3 => Ok(q),
+            _ => Err(misfit(format!("takes tensors of one rank of at least 3, given are ranks {ranks:?}"))),
+        }
+    }
 }
 
 /// The projections of a multi-head layer: initializers and whether they have biases.
@@ -133,7 +142,7 @@ pub(super) fn multi_head(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) 
         fields.opt("attention_axes").map(|at| at.one_or_many().iter().map(At::int).collect::<Result<Vec<_>, _>>());
     let axes = axes.transpose()?;
     let call = Call::read(inputs)?;
-    let rank = b.cx.rank(call.query.value);
+    let rank = call.rank(&b.cx)?;
     let axes = match axes {
         None => (1..rank - 1).collect(),
         Some(axes) => axes.iter().map(|&a| b.cx.axis(a, rank)).collect::<Out<Vec<usize>>>()?,
@@ -170,6 +179,9 @@ pub(super) fn grouped_query(b: &mut Builder, fields: &Fields<'_>, inputs: &Input
         return Err(misfit(format!("{shared} key heads do not divide {heads} query heads")));
     }
     let call = Call::read(inputs)?;
+    if call.rank(&b.cx)? != 3 {
+        return Err(misfit("takes tensors of rank 3"));
+    }
     let q = projections.apply(b, "query_dense", "query", call.query.value, 1, &[heads, head_dim])?;
     let k = projections.apply(b, "key_dense", "key", call.key.value, 1, &[shared, head_dim])?;
     let gate = match gated {
@@ -208,6 +220,9 @@ fn mask(cx: &mut Cx, call: &Call, window: Option<usize>) -> Out<Option<Value>> {
         Ok(())
     };
     let [query, value, key] = call.masks;
+    if call.masks.iter().flatten().any(|m| cx.rank(*m) < 2) {
+        return Err(misfit("a mask without a batch and steps"));
+    }
     if let Some(query) = query {
         let mut dims = cx.dims(query);
         dims.push(1);

@@ -23,6 +23,9 @@ pub(super) fn up_sampling_2d(b: &mut Builder, fields: &Fields<'_>, inputs: &Inpu
     let size = scale_sizes(fields, "size", 2)?;
     let kernel = kernel(fields, "interpolation", 0)?;
     let x = inputs.one()?.value;
+    if b.cx.rank(x) != 4 {
+        return Err(misfit(format!("takes a tensor of rank 4, its input has the shape {:?}", b.cx.dims(x))));
+    }
     let x = format.to_last(&mut b.cx, x)?;
     let mut y = x;
     if kernel == Kernel::Nearest {
@@ -184,6 +187,9 @@ pub(super) fn resizing(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) ->
     };
     let dims = b.cx.dims(x);
     let (h, w) = (dims[first], dims[first + 1]);
+    if h == 0 || w == 0 {
+        return Err(misfit(format!("an image of {h}x{w} pixels")));
+    }
     // The extents with the target's proportions that the image is cut or filled up to.
     let (fit_h, fit_w) = (w * height / width, h * width / height);
     let mut y = x;
