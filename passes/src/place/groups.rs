@@ -22,6 +22,8 @@ pub(super) struct Groups {
     root: Vec<usize>,
     units: Vec<usize>,
     rows: BTreeSet<usize>,
+    /// Groups that hold a dimension of a weight.
+    weights: BTreeSet<usize>,
     shares: [f64; 2],
     row_shares: [f64; 2],
 }
@@ -60,7 +62,9 @@ impl Groups {
         let is_batched = |kind: &ParamKind| matches!(kind, ParamKind::Input { rows: Rows::Batched });
         let batched = graph.params.iter().filter(|p| is_batched(&p.kind) && graph.ty(p.value).rank() > 0);
         let rows = batched.map(|p| root[offset[p.value]]).collect();
-        Groups { offset, root, units, rows, shares, row_shares }
+        let slots = |p: &intwain_ir::Param| offset[p.value]..offset[p.value] + graph.ty(p.value).rank();
+        let weights = graph.weights().flat_map(slots).map(|slot| root[slot]).collect();
+        Groups { offset, root, units, rows, weights, shares, row_shares }
     }
 
     /// The group of a dimension.
@@ -71,6 +75,12 @@ impl Groups {
     /// Whether a group holds the rows of an input.
     pub(super) fn is_rows(&self, group: Group) -> bool {
         self.rows.contains(&group.0)
+    }
+
+    /// Whether cutting a group can be worth it: it divides rows or weights. Other dimensions, such as those of images,
+    /// would only add states.
+    fn is_worth_cutting(&self, group: Group) -> bool {
+        self.is_rows(group) || self.weights.contains(&group.0)
     }
 
     /// Whether there are rows at all.
@@ -93,7 +103,7 @@ impl Groups {
     /// How many of `extent` units each device takes when the group is cut; `None` if it cannot be cut.
     pub(super) fn cut(&self, group: Group, extent: usize) -> Option<Sizes> {
         let units = self.units[group.0];
-        if units == 0 || !extent.is_multiple_of(units) {
+        if units == 0 || !extent.is_multiple_of(units) || !self.is_worth_cutting(group) {
             return None;
         }
         let rows = self.is_rows(group);

@@ -75,11 +75,22 @@ pub struct Options {
     pub pins: Vec<(NodeId, NodeStrategy)>,
     /// How f32 products are computed.
     pub f32_arithmetic: Arithmetic,
+    /// Which candidates are priced when a strategy is named.
+    pub survey: Survey,
+}
+
+/// Which candidates are priced when a strategy is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survey {
+    /// All: the plan says what the others would cost.
+    All,
+    /// Only the one that is asked for, and `one`.
+    Asked,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { strategy: None, parts: None, pins: Vec::new(), f32_arithmetic: Arithmetic::F32 }
+        Options { strategy: None, parts: None, pins: Vec::new(), f32_arithmetic: Arithmetic::F32, survey: Survey::All }
     }
 }
 
@@ -104,7 +115,7 @@ pub struct Plan {
     pub usage: Usage,
     /// Whether the assignment is proved to be the cheapest of its kind.
     pub proof: Proof,
-    /// Every strategy with its costs and verdict, in the order of [`Strategy::ALL`].
+    /// Every strategy that was priced with its costs and verdict, in the order of [`Strategy::ALL`].
     pub candidates: Vec<Candidate>,
 }
 
@@ -240,8 +251,10 @@ impl<'a> Planner<'a> {
 
     /// The plan.
     pub fn plan(&self) -> Result<Plan, PlaceError> {
+        let asked = |s: &Strategy| self.options.strategy.is_none_or(|named| named == *s || *s == Strategy::One);
+        let priced = |s: &Strategy| self.options.survey == Survey::All || asked(s);
         let found: Vec<(Strategy, Result<Possible, NotOffered>)> =
-            Strategy::ALL.into_iter().map(|s| (s, self.candidate(s))).collect();
+            Strategy::ALL.into_iter().filter(priced).map(|s| (s, self.candidate(s))).collect();
         let mut chosen: Option<(usize, f64)> = None;
         for (at, (strategy, result)) in found.iter().enumerate() {
             let asked = self.options.strategy.is_none_or(|s| s == *strategy);

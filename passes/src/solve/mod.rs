@@ -4,7 +4,7 @@
 //! where the pair is forbidden. Wanted is one state per node with the least sum. Chains, residual blocks and cells that
 //! branch and join vanish by eliminating one node at a time: the node's costs are folded into a table over its
 //! neighbours, the best state for every entry is kept, and the choices are unwound at the end (non-serial dynamic
-//! programming). This is exact whatever the order; the order that keeps tables small is chosen greedily. Where tables
+//! programming). Before that, states that another state makes superfluous are removed. This is exact whatever the order; the order that keeps tables small is chosen greedily. Where tables
 //! would grow past a limit the rest is searched with a beam, and the result says that it is not proved.
 //!
 //! Ties go to the lower state, sums are taken in a fixed order: the result is a function of the input.
@@ -13,6 +13,7 @@ mod beam;
 pub mod cut;
 mod cut_orders;
 mod eliminate;
+mod prune;
 mod table;
 
 use table::Table;
@@ -71,6 +72,12 @@ struct Edge {
     ends: [NodeIdx; 2],
     /// Row-major: the state of `ends[0]` selects the row.
     costs: Vec<f64>,
+}
+
+impl Edge {
+    fn other(&self, node: NodeIdx) -> NodeIdx {
+        if self.ends[0] == node { self.ends[1] } else { self.ends[0] }
+    }
 }
 
 /// What is known about a solution.
@@ -183,21 +190,31 @@ impl CostGraph {
 
     /// The cheapest assignment in which the given nodes have states of the given sets, under limits of work.
     pub fn solve_within(&self, allowed: &[(NodeIdx, StateSet)], limits: Limits) -> Result<Solution, Infeasible> {
-        let tables = self.tables(allowed);
-        let sizes: Vec<usize> = self.nodes.iter().map(Vec::len).collect();
-        let elimination = eliminate::run(&sizes, tables, limits.table);
-        let mut states = vec![0; self.nodes.len()];
+        let mut alive: Vec<StateSet> = self.nodes.iter().map(|costs| StateSet::first(costs.len())).collect();
+        for &(node, set) in allowed {
+            alive[node] = alive[node].filter(|s| set.contains(s));
+        }
+        let alive = prune::run(&self.nodes, &self.edges, alive);
+        let kept: Vec<Vec<usize>> =
+            alive.iter().map(|set| (0..MAX_STATES).filter(|&s| set.contains(s)).collect()).collect();
+        if kept.iter().any(Vec::is_empty) {
+            return Err(Infeasible);
+        }
+        let sizes: Vec<usize> = kept.iter().map(Vec::len).collect();
+        let elimination = eliminate::run(&sizes, self.tables(&kept), limits.table);
+        let mut choice = vec![0; self.nodes.len()];
         let mut bound = elimination.constant;
         let mut proved = true;
         if !elimination.residue.is_empty() {
             proved = false;
             bound += elimination.tables.iter().map(Table::minimum).sum::<f64>();
-            beam::run(&sizes, &elimination.residue, &elimination.tables, limits.beam, &mut states).ok_or(Infeasible)?;
+            beam::run(&sizes, &elimination.residue, &elimination.tables, limits.beam, &mut choice).ok_or(Infeasible)?;
         }
         if bound.is_infinite() {
             return Err(Infeasible);
         }
-        elimination.unwind(&mut states);
+        elimination.unwind(&mut choice);
+        let states: Vec<usize> = choice.iter().zip(&kept).map(|(&c, kept)| kept[c]).collect();
         let cost = self.cost(&states);
         Ok(Solution { states, cost, proof: if proved { Proof::Optimal } else { Proof::AtLeast(bound) } })
     }
@@ -220,26 +237,22 @@ impl CostGraph {
         best
     }
 
-    fn tables(&self, allowed: &[(NodeIdx, StateSet)]) -> Vec<Table> {
-        let mut unary = self.nodes.clone();
-        for &(node, set) in allowed {
-            for (s, cost) in unary[node].iter_mut().enumerate() {
-                if !set.contains(s) {
-                    *cost = f64::INFINITY;
-                }
-            }
-        }
-        let mut tables: Vec<Table> =
-            unary.into_iter().enumerate().map(|(node, costs)| Table::new(vec![node], costs)).collect();
+    /// The costs over the states that are kept.
+    fn tables(&self, kept: &[Vec<usize>]) -> Vec<Table> {
+        let unary = |(node, costs): (NodeIdx, &Vec<f64>)| {
+            Table::new(vec![node], kept[node].iter().map(|&s| costs[s]).collect())
+        };
+        let mut tables: Vec<Table> = self.nodes.iter().enumerate().map(unary).collect();
         for edge in &self.edges {
             let [a, b] = edge.ends;
-            let (rows, columns) = (self.nodes[a].len(), self.nodes[b].len());
-            tables.push(if a < b {
-                Table::new(vec![a, b], edge.costs.clone())
-            } else {
-                let flipped = (0..rows * columns).map(|i| edge.costs[(i % rows) * columns + i / rows]).collect();
-                Table::new(vec![b, a], flipped)
-            });
+            let columns = self.nodes[b].len();
+            let (low, high) = (a.min(b), a.max(b));
+            let cost = |x: usize, y: usize| match a < b {
+                true => edge.costs[x * columns + y],
+                false => edge.costs[y * columns + x],
+            };
+            let costs = kept[low].iter().flat_map(|&x| kept[high].iter().map(move |&y| cost(x, y))).collect();
+            tables.push(Table::new(vec![low, high], costs));
         }
         tables
     }

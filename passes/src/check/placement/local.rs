@@ -193,6 +193,12 @@ impl Match<'_> {
                     Meaning::Uniform { value: v, dim, length } if (*v, *dim) == (value, cut.dim) => {
                         repeated = length.is_multiple_of(cut.unit).then_some(Units::Any(length / cut.unit));
                     }
+                    // Equal elements are the part at any place.
+                    Meaning::Splat(x) if self.whole.splat(value) == Some(*x) => {
+                        let held = self.local.shape(self.local.nodes[self.id].args[at]).get(cut.dim);
+                        let whole_units = held.filter(|length| length.is_multiple_of(cut.unit));
+                        repeated = whole_units.map(|length| Units::Any(length / cut.unit));
+                    }
                     Meaning::Piece { .. }
                     | Meaning::Uniform { .. }
                     | Meaning::Full(_)
