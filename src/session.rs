@@ -250,7 +250,8 @@ impl<'m> Session<'m> {
 /// The plan of a prepared graph for CPU devices.
 fn plan(graph: &Graph, options: &SessionOptions, timings: &mut Timings) -> Result<place::Plan, CompileError> {
     let strategy = if options.devices == 1 { Some(Strategy::One) } else { options.split };
-    let ask = place::Options { strategy, parts: options.parts, ..place::Options::default() };
+    let survey = place::Survey::Asked;
+    let ask = place::Options { strategy, parts: options.parts, survey, ..place::Options::default() };
     match driver::plan(graph, &Session::hardware(), ask.clone(), timings) {
         Err(CompileError::Place(place::PlaceError::CannotSplit { .. })) if options.fallback == Fallback::One => {
             let one = place::Options { strategy: Some(Strategy::One), ..ask };
