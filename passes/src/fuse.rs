@@ -151,16 +151,19 @@ impl Fuser<'_> {
     fn visit(&mut self, id: NodeId, compute: Compute) {
         let node = &self.graph.nodes[id];
         let mut cluster = Pending { compute, args: node.args.to_vec(), nodes: vec![id] };
-        // Operands are taken over from last to first, so that the numbers of those before stay valid.
-        for which in (0..node.args.len()).rev() {
-            if let Some(fused) = self.take_over(id, &cluster, which) {
-                cluster = fused;
+        // Operands are taken over from last to first, so that the numbers of those before stay valid; then again, for
+        // what has become an operand, or whose readers are now all inside.
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for which in (0..cluster.args.len()).rev() {
+                if let Some(fused) = self.take_over(id, &cluster, which) {
+                    cluster = fused;
+                    changed = true;
+                }
             }
         }
         drop_unused(&mut cluster);
-        for a in cluster.args.clone() {
-            self.demand(a);
-        }
         self.pending.insert(id, cluster);
     }
 
@@ -209,12 +212,12 @@ impl Fuser<'_> {
         }
         if is_free(&producer.compute) {
             // A guarded index is evaluated per element: not worth repeating for several readers.
-            return !has_guards(&producer.compute) || self.only_reader(value, id);
+            return !has_guards(&producer.compute) || self.only_reader(value, cluster);
         }
         if self.prepared[index(def)] && !self.prepared[index(id)] {
             return false;
         }
-        if !self.only_reader(value, id) {
+        if !self.only_reader(value, cluster) {
             return false;
         }
         let elements = self.graph.shape(value).elements() as u64;
@@ -232,11 +235,26 @@ impl Fuser<'_> {
         self.graph.nodes[id].results.iter().any(|r| elements(*r) > elements(value))
     }
 
-    fn only_reader(&self, value: Value, id: NodeId) -> bool {
-        self.readers.get(&value).is_some_and(|(nodes, outside)| !outside && nodes.as_slice() == [id])
+    /// Whether a value and all that is computed from it on the way to the cluster's result are read inside only.
+    fn only_reader(&self, value: Value, cluster: &Pending) -> bool {
+        let Some((&root, _)) = cluster.nodes.split_last() else { return false };
+        self.readers.get(&value).is_some_and(|(nodes, outside)| {
+            let inside = |n: &NodeId| {
+                let results = || self.graph.nodes[*n].results.iter();
+                *n == root || (cluster.nodes.contains(n) && results().all(|r| self.only_reader(*r, cluster)))
+            };
+            !outside && nodes.iter().all(inside)
+        })
     }
 
-    fn finish(self, mut fixed: BTreeMap<NodeId, Work>) -> Vec<Cluster> {
+    fn finish(mut self, mut fixed: BTreeMap<NodeId, Work>) -> Vec<Cluster> {
+        for id in self.graph.nodes.keys().rev() {
+            if self.materialised[index(id)]
+                && let Some(p) = self.pending.get(&id)
+            {
+                p.args.clone().into_iter().for_each(|a| self.demand(a));
+            }
+        }
         let mut clusters = Vec::new();
         let mut pending = self.pending;
         for (id, node) in &self.graph.nodes {
