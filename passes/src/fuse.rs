@@ -432,6 +432,23 @@ mod tests {
         assert_eq!(run(&g, &clusters, &args), interp::run(&g, args.to_vec()).unwrap());
     }
 
+    /// relu is written with its operand read twice, so that its gradient at 0 is 0.
+    #[test]
+    fn a_value_that_two_nodes_of_one_cluster_read_is_taken_over() {
+        let mut g = Graph::new("m");
+        let x = g.input("x", Type::new(DType::F32, [3, 4]), Rows::Batched);
+        let w = g.weight("w", Type::new(DType::F32, [4, 5]), Trainable::Yes);
+        let h = g.matmul(x, w).unwrap();
+        let zero = g.full(DType::F32, 0.0, &g.shape(h).clone()).unwrap();
+        let below = g.compare(intwain_ir::scalar::Compare::Le, h, zero).unwrap();
+        let y = g.select(below, zero, h).unwrap();
+        g.output("y", y);
+        let clusters = fuse(&g, &Always);
+        assert_eq!(clusters.len(), 1);
+        let args = [Tensor::from_f32([3, 4], &[0.5; 12]), Tensor::from_f32([4, 5], &[-1.0; 20])];
+        assert_eq!(run(&g, &clusters, &args), interp::run(&g, args.to_vec()).unwrap());
+    }
+
     #[test]
     fn a_target_that_refuses_gets_one_kernel_per_node() {
         struct Never;
