@@ -6,7 +6,7 @@
 use crate::driver::{self, CompileError, Compiled, Observer};
 use crate::model::{Model, ModelError};
 use crate::program::{self, Manifest, ProgramError};
-use crate::report::{self, PlacementReport, PlanReport, WhyError, WhyReport};
+use crate::report::{self, BreakEven, PlacementReport, PlanReport, WhyError, WhyReport};
 use crate::session::Fallback;
 use intwain_ir::Graph;
 use intwain_passes::Timings;
@@ -72,7 +72,46 @@ impl From<ProgramError> for BuildError {
 pub fn plan(model: &Model, request: &Request, timings: &mut Timings) -> Result<PlanReport, BuildError> {
     let graph = prepared(model, request, timings)?;
     let plan = planned(&graph, request, timings)?;
-    Ok(report::plan(&graph, &plan, &request.hardware, request.asked()))
+    let mut report = report::plan(&graph, &plan, &request.hardware, request.asked());
+    if request.asked().is_none() && plan.strategy == Strategy::One && report.batch.is_some() {
+        report.break_even = break_even(model, request, timings)?;
+    }
+    Ok(report)
+}
+
+/// Largest number of rows that is tried.
+const MOST_ROWS: usize = 1 << 14;
+
+/// The fewest rows from which on two devices are faster, where one is for the request's rows.
+fn break_even(model: &Model, request: &Request, timings: &mut Timings) -> Result<Option<BreakEven>, BuildError> {
+    let mut best = |rows: usize| -> Result<Option<Strategy>, BuildError> {
+        let request = Request { rows, ..request.clone() };
+        let graph = prepared(model, &request, timings)?;
+        match planned(&graph, &request, timings) {
+            Ok(plan) => Ok(Some(plan.strategy).filter(|s| *s != Strategy::One)),
+            // So many rows do not fit: no more will.
+            Err(CompileError::Place(PlaceError::DoesNotFit(_))) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    };
+    let (mut low, mut high) = (request.rows, request.rows.saturating_mul(2));
+    let mut strategy = loop {
+        if high > MOST_ROWS {
+            return Ok(None);
+        }
+        if let Some(strategy) = best(high)? {
+            break strategy;
+        }
+        (low, high) = (high, high * 2);
+    };
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        match best(middle)? {
+            Some(found) => (high, strategy) = (middle, found),
+            None => low = middle,
+        }
+    }
+    Ok(Some(BreakEven { batch: high, strategy: strategy.name() }))
 }
 
 /// Makes the programs of the devices. `after` sees the graph after each pass, and each device's.
@@ -97,7 +136,11 @@ pub fn inspect(model: &Model, request: &Request, timings: &mut Timings) -> Resul
 /// Says why a layer is where it is.
 pub fn why(model: &Model, request: &Request, layer: &str, timings: &mut Timings) -> Result<WhyReport, BuildError> {
     let graph = prepared(model, request, timings)?;
-    Ok(timings.time("why", || report::why(&graph, &request.hardware, &request.options, layer))?)
+    let why = timings.time("why", || report::why(&graph, &request.hardware, &request.options, layer));
+    match why {
+        Err(WhyError::NoLayer { name, .. }) if model.layers().contains(&name) => Err(WhyError::Nothing(name).into()),
+        why => Ok(why?),
+    }
 }
 
 /// Compiles for the request's rows and for `more` numbers of rows, and writes a program directory.

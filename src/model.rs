@@ -1,7 +1,7 @@
 //! A model: architecture and weights.
 
 use crate::arrays::{Array, ArrayError};
-use crate::frontend::{self, ImportErrors, Imported, KerasModel, Weights};
+use crate::frontend::{self, ImportErrors, Imported, KerasModel, LayerBody, Weights};
 use intwain_ir::{DType, Graph, Shape, Tensor, Type};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -69,6 +69,21 @@ impl Model {
     /// The model's name in its file.
     pub fn name(&self) -> &str {
         &self.keras.name
+    }
+
+    /// The paths of all layers, in the order of the file.
+    pub fn layers(&self) -> Vec<String> {
+        fn visit(model: &KerasModel, paths: &mut Vec<String>) {
+            for layer in &model.layers {
+                paths.push(layer.path.clone());
+                if let LayerBody::Model(inner) = &layer.body {
+                    visit(inner, paths);
+                }
+            }
+        }
+        let mut paths = Vec::new();
+        visit(&self.keras, &mut paths);
+        paths
     }
 
     /// The file.

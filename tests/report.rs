@@ -89,7 +89,10 @@ fn sums_of_layers_are_the_totals() {
             assert!(launched <= d.commands, "{launched} kernels in {} commands", d.commands);
         }
         assert_eq!(r.layers.iter().map(|l| l.communication_in.bytes).sum::<u64>(), r.totals.communication_bytes);
-        assert_eq!(r.candidates.iter().filter(|c| c.verdict == "chosen").count(), 1);
+        let chosen: Vec<_> = r.candidates.iter().filter(|c| c.verdict == "chosen").collect();
+        assert_eq!(chosen.len(), 1);
+        assert_eq!(chosen[0].communications, r.totals.communications);
+        assert_eq!(chosen[0].communication_bytes, r.totals.communication_bytes);
         assert!(r.candidates.iter().all(|c| c.seconds.is_some() || c.verdict == "not_possible"));
     }
 }
@@ -117,6 +120,8 @@ fn pinning_a_layer_to_its_runner_up_costs_what_is_said() {
                 assert!((pinned.seconds - plan.seconds - other.more_seconds).abs() < 1e-15, "{text}");
                 let bytes = |p: &intwain_passes::place::Plan| p.usage.communication_bytes.round() as i64;
                 assert_eq!(bytes(&pinned) - bytes(&plan), other.more_bytes, "{text}");
+                let sum = |list: &[report::CommunicationReport]| list.iter().map(|c| c.bytes as i64).sum::<i64>();
+                assert_eq!(sum(&other.added) - sum(&other.removed), other.more_bytes, "{text}");
                 if other.allowed {
                     assert!(other.more_seconds >= -1e-12, "{text}: the runner-up is better by {}", -other.more_seconds);
                 }
@@ -125,6 +130,31 @@ fn pinning_a_layer_to_its_runner_up_costs_what_is_said() {
         }
     }
     assert!(explained > 40, "only {explained} layers have a runner-up");
+}
+
+#[test]
+fn where_one_device_is_fastest_the_break_even_is_named() {
+    let model = model("resnet50.json");
+    let plan = |rows| build::plan(&model, &request("2xrtx4090-pcie", rows), &mut Timings::default()).unwrap();
+    let first = plan(1);
+    assert_eq!(first.strategy, "one");
+    let from = first.break_even.clone().unwrap();
+    assert_ne!(plan(from.batch).strategy, "one");
+    assert_eq!(plan(from.batch).strategy, from.strategy);
+    assert_eq!(plan(from.batch - 1).strategy, "one");
+    assert!(first.to_string().contains(&format!("from batch {} on", from.batch)));
+    assert_eq!(plan(from.batch).break_even, None);
+}
+
+#[test]
+fn a_layer_that_computes_nothing_is_told_from_one_that_is_not_there() {
+    let model = model("two_tower.json");
+    let ask =
+        |layer: &str| build::why(&model, &request("cpu", 4), layer, &mut Timings::default()).unwrap_err().to_string();
+    let absent = ask("no_such_layer");
+    assert!(absent.contains("no layer is called"), "{absent}");
+    let input = ask("user");
+    assert!(input.contains("computes nothing"), "{input}");
 }
 
 #[test]

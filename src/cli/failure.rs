@@ -72,7 +72,16 @@ macro_rules! input_errors {
     };
 }
 
-input_errors!(ModelError, HardwareError, WhyError, crate::arrays::ArrayError);
+input_errors!(ModelError, HardwareError, crate::arrays::ArrayError);
+
+impl From<WhyError> for Failure {
+    fn from(e: WhyError) -> Failure {
+        match e {
+            WhyError::Pass(_) => Failure::Defect(e.to_string()),
+            WhyError::Place(_) | WhyError::NoLayer { .. } | WhyError::Nothing(_) => Failure::Input(e.to_string()),
+        }
+    }
+}
 
 impl From<CompileError> for Failure {
     fn from(e: CompileError) -> Failure {

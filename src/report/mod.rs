@@ -16,7 +16,7 @@ pub use placement::{
     CommunicationReport, DeviceReport, KernelReport, LayerReport, PlacementReport, Totals, Traffic, placement,
 };
 pub(crate) use plan::batch;
-pub use plan::{CandidateReport, PlanReport, plan};
+pub use plan::{BreakEven, CandidateReport, PlanReport, plan};
 pub use why::{Choice, RunnerUpReport, WhyError, WhyReport, why};
 
 /// The version of the JSON forms.

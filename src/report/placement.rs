@@ -162,7 +162,7 @@ pub struct Totals {
 }
 
 /// A change of layout for which devices exchange something.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CommunicationReport {
     /// Its number.
     pub channel: usize,
@@ -170,6 +170,8 @@ pub struct CommunicationReport {
     pub kind: &'static str,
     /// The layer whose result it is; the parameter's name for a parameter.
     pub from: String,
+    /// Whether it is a parameter's value.
+    pub of_parameter: bool,
     /// The layer that reads it first.
     pub to: String,
     /// The type of the whole value.
@@ -187,7 +189,8 @@ pub fn placement(compiled: &Compiled, hardware: &Hardware, asked: Option<Strateg
     let mut layers = Layers::new(compiled);
     layers.whole(compiled);
     layers.local(compiled);
-    let communications = layers.communications(&compiled.explicit);
+    let communications = communications(&compiled.explicit);
+    layers.traffic(&communications);
     let layers = layers.layers;
     let devices: Vec<DeviceReport> = compiled.programs.iter().map(|p| device(compiled, p, hardware, &layers)).collect();
     let totals = totals(&layers, &communications, &devices);
@@ -287,44 +290,50 @@ impl Layers {
         }
     }
 
-    /// Every communication, added to the layers at both ends.
-    fn communications(&mut self, explicit: &Graph) -> Vec<CommunicationReport> {
-        let mut found = Vec::new();
-        for node in explicit.nodes.values() {
-            let Op::Reshard(op) = &node.op else { continue };
-            let (source, result) = (node.args[0], node.results[0]);
-            let (before, after) = (explicit.layout(source), explicit.layout(result));
-            let moved = transfer(explicit.ty(source), &before, &after);
-            if !moved.communicates {
-                continue;
+    /// Adds communications to the layers at both ends.
+    fn traffic(&mut self, communications: &[CommunicationReport]) {
+        for c in communications {
+            if !c.of_parameter {
+                self.layer(&c.from).communication_out.add(c.bytes);
             }
-            let bytes = moved.total_bytes.round() as u64;
-            let from = match origin(explicit, source) {
-                Ok(node) => explicit.nodes[node].origin.path().to_string(),
-                Err(param) => param,
-            };
-            // Outputs have no reader of their own: what is exchanged for them belongs to the layer that makes them.
-            let to = match node.origin.path() {
-                "" => from.clone(),
-                path => path.to_string(),
-            };
-            if origin(explicit, source).is_ok() {
-                self.layer(&from).communication_out.add(bytes);
-            }
-            self.layer(&to).communication_in.add(bytes);
-            found.push(CommunicationReport {
-                channel: op.channel,
-                kind: kind(&before, &after),
-                from,
-                to,
-                value: explicit.ty(source).to_string(),
-                before: before.to_string(),
-                after: after.to_string(),
-                bytes,
-            });
+            self.layer(&c.to).communication_in.add(c.bytes);
         }
-        found
     }
+}
+
+/// Every communication of a graph at stage Explicit.
+pub(super) fn communications(explicit: &Graph) -> Vec<CommunicationReport> {
+    let mut found = Vec::new();
+    for node in explicit.nodes.values() {
+        let Op::Reshard(op) = &node.op else { continue };
+        let (source, result) = (node.args[0], node.results[0]);
+        let (before, after) = (explicit.layout(source), explicit.layout(result));
+        let moved = transfer(explicit.ty(source), &before, &after);
+        if !moved.communicates {
+            continue;
+        }
+        let made_by = origin(explicit, source);
+        let of_parameter = made_by.is_err();
+        let named = |path: &str| if path.is_empty() { ADDED.to_string() } else { path.to_string() };
+        let from = made_by.map_or_else(|param| param, |node| named(explicit.nodes[node].origin.path()));
+        // Outputs have no reader of their own: what is exchanged for them belongs to the layer that makes them.
+        let to = match node.origin.path() {
+            "" => from.clone(),
+            path => path.to_string(),
+        };
+        found.push(CommunicationReport {
+            channel: op.channel,
+            kind: kind(&before, &after),
+            from,
+            of_parameter,
+            to,
+            value: explicit.ty(source).to_string(),
+            before: before.to_string(),
+            after: after.to_string(),
+            bytes: moved.total_bytes.round() as u64,
+        });
+    }
+    found
 }
 
 /// The name under which what belongs to no layer is listed.

@@ -32,8 +32,19 @@ pub struct PlanReport {
     pub basis: &'static str,
     /// Why it was chosen.
     pub reason: String,
+    /// Where one device is fastest: from how many rows on two are.
+    pub break_even: Option<BreakEven>,
     /// Every strategy.
     pub candidates: Vec<CandidateReport>,
+}
+
+/// From how many rows on two devices are faster than one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BreakEven {
+    /// The rows.
+    pub batch: usize,
+    /// The strategy that is fastest then.
+    pub strategy: &'static str,
 }
 
 /// A strategy that was considered.
@@ -78,6 +89,7 @@ pub fn plan(graph: &Graph, plan: &Plan, hardware: &Hardware, asked: Option<Strat
         seconds: plan.seconds,
         basis: CostModel::new(hardware, Arithmetic::F32).basis(OpClass::Contraction).name(),
         reason: reason(plan, asked),
+        break_even: None,
         candidates: candidates(plan, asked),
     }
 }
@@ -201,6 +213,9 @@ impl fmt::Display for PlanReport {
         write!(f, "{}", table(&self.candidates))?;
         writeln!(f)?;
         writeln!(f, "{}: {}", self.strategy, self.reason)?;
+        if let Some(BreakEven { batch, strategy }) = &self.break_even {
+            writeln!(f, "two devices are faster from batch {batch} on (`{strategy}`)")?;
+        }
         write!(f, "predicted from {} figures", self.basis)
     }
 }

@@ -1,10 +1,12 @@
 //! Why a layer is where it is: what was chosen, what would have been second, and what that would have cost.
 
 use super::REPORT_VERSION;
+use super::placement::{self, CommunicationReport};
 use super::text::{bytes, seconds};
 use intwain_ir::{Graph, Layout, NodeId};
 use intwain_passes::hardware::Hardware;
 use intwain_passes::place::{NodeStrategy, Options, Permission, PlaceError, Plan, Planner, Strategy};
+use intwain_passes::{PassError, reshard};
 use serde::Serialize;
 use std::fmt;
 
@@ -14,6 +16,9 @@ pub enum WhyError {
     /// There is no plan.
     #[error(transparent)]
     Place(#[from] PlaceError),
+    /// A plan could not be carried out: a defect.
+    #[error(transparent)]
+    Pass(#[from] PassError),
     /// No layer has this name.
     #[error("no layer is called `{name}`{}; `inspect` lists them all", similar(.nearest))]
     NoLayer {
@@ -22,6 +27,9 @@ pub enum WhyError {
         /// Layers with similar names.
         nearest: Vec<String>,
     },
+    /// The layer is in the model and not in its graph.
+    #[error("`{0}` computes nothing: inference leaves it out, so that there is nothing to place")]
+    Nothing(String),
 }
 
 fn similar(names: &[String]) -> String {
@@ -56,6 +64,12 @@ pub struct RunnerUpReport {
     pub more_seconds: f64,
     /// How many more bytes would cross the link per step.
     pub more_bytes: i64,
+    /// Other layers that the plan would share in another way, so that they fit to it.
+    pub moves: Vec<String>,
+    /// Communications that would come.
+    pub added: Vec<CommunicationReport>,
+    /// Communications that would go.
+    pub removed: Vec<CommunicationReport>,
     /// The way as the planner's pins take it.
     #[serde(skip)]
     pub strategy: NodeStrategy,
@@ -98,7 +112,11 @@ pub fn why(graph: &Graph, hardware: &Hardware, options: &Options, layer: &str) -
             let pinned = Options { strategy: Some(plan.strategy), pins, ..options.clone() };
             let with = Planner::new(graph, hardware, pinned).plan()?;
             let choice = choice(graph, node, &other.strategy, &with);
+            let (here, there) = (communications(graph, &plan)?, communications(graph, &with)?);
             Some(RunnerUpReport {
+                moves: moves(graph, layer, &plan, &with),
+                added: without(&there, &here),
+                removed: without(&here, &there),
                 more_seconds: with.seconds - plan.seconds,
                 more_bytes: choice.communication_bytes as i64 - chosen.communication_bytes as i64,
                 allowed: other.permission == Permission::Allowed,
@@ -126,6 +144,43 @@ pub fn why(graph: &Graph, hardware: &Hardware, options: &Options, layer: &str) -
         alone,
         node,
     })
+}
+
+/// Other layers that two plans share in different ways, in order.
+fn moves(graph: &Graph, layer: &str, a: &Plan, b: &Plan) -> Vec<String> {
+    let mut moved: Vec<String> = Vec::new();
+    for (id, node) in &graph.nodes {
+        let path = node.origin.path();
+        let differs = a.nodes[id] != b.nodes[id] && !path.is_empty() && path != layer;
+        if differs && !moved.iter().any(|m| m == path) {
+            moved.push(path.to_string());
+        }
+    }
+    moved
+}
+
+/// What a plan communicates.
+fn communications(graph: &Graph, plan: &Plan) -> Result<Vec<CommunicationReport>, PassError> {
+    let explicit = reshard::reshard(&reshard::apply(graph, plan), &plan.nodes)?;
+    Ok(placement::communications(&explicit))
+}
+
+/// What the first list has more than the second, whatever its numbers.
+fn without(all: &[CommunicationReport], others: &[CommunicationReport]) -> Vec<CommunicationReport> {
+    let mut others: Vec<CommunicationReport> = others.to_vec();
+    let same = |a: &CommunicationReport, b: &CommunicationReport| {
+        CommunicationReport { channel: b.channel, ..a.clone() } == *b
+    };
+    let mut rest = Vec::new();
+    for c in all {
+        match others.iter().position(|o| same(c, o)) {
+            Some(at) => {
+                others.remove(at);
+            }
+            None => rest.push(c.clone()),
+        }
+    }
+    rest
 }
 
 fn result_type(graph: &Graph, node: NodeId) -> String {
@@ -231,10 +286,38 @@ impl fmt::Display for WhyReport {
                     "difference: {time}{} ({percent:+.2} %), {sign}{} over the link per step",
                     seconds(other.more_seconds.abs()),
                     bytes(more)
-                )
+                )?;
+                other.write_changes(f)
             }
             (None, reason) => write!(f, "no runner-up: {}", reason.as_deref().unwrap_or("there is no other way")),
         }
+    }
+}
+
+/// Most lines about what a runner-up would change.
+const SHOWN: usize = 4;
+
+impl RunnerUpReport {
+    fn write_changes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (sign, list) in [("+", &self.added), ("−", &self.removed)] {
+            for c in list.iter().take(SHOWN) {
+                write!(
+                    f,
+                    "\n  {sign} {} {}, {} → {}, from {} to {}",
+                    c.kind, c.value, c.before, c.after, c.from, c.to
+                )?;
+            }
+            if list.len() > SHOWN {
+                write!(f, "\n  {sign} {} more", list.len() - SHOWN)?;
+            }
+        }
+        if !self.moves.is_empty() {
+            let names: Vec<&str> = self.moves.iter().take(SHOWN).map(String::as_str).collect();
+            let more = self.moves.len().saturating_sub(SHOWN);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            write!(f, "\nother layers that would move with it: {}{more}", names.join(", "))?;
+        }
+        Ok(())
     }
 }
 

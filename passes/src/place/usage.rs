@@ -93,32 +93,37 @@ fn weights(space: &Space<'_>, of: &dyn Fn(Value) -> Layout, devices: usize, usag
     usage.split_weights = if all == 0.0 { 0.0 } else { cut / all };
 }
 
-/// Every conversion that readers need, once per value and layout.
+/// Every conversion that readers need, once per value and layout. Where some reader needs a value whole, the others take
+/// their parts from the copy, as `reshard` does.
 fn communication(space: &Space<'_>, assignment: &Assignment, of: &dyn Fn(Value) -> Layout, usage: &mut Usage) {
-    let mut done: Vec<(Value, Layout)> = Vec::new();
-    let mut convert = |value: Value, to: Layout| {
-        let moved = transfer(space.graph.ty(value), &of(value), &to);
-        if !moved.communicates || done.iter().any(|d| d.0 == value && d.1 == to) {
-            return;
-        }
-        done.push((value, to));
-        usage.communications += 1;
-        usage.communication_bytes += moved.total_bytes;
-    };
+    let mut wanted: Vec<(Value, Layout)> = Vec::new();
+    let mut whole: SecondaryMap<Value, bool> = SecondaryMap::new();
     for (id, node) in &space.graph.nodes {
-        let wanted = assignment.nodes[id].operand_layouts(&space.rules[id], node.args.len());
-        for (arg, to) in node.args.iter().zip(wanted) {
+        let layouts = assignment.nodes[id].operand_layouts(&space.rules[id], node.args.len());
+        for (arg, to) in node.args.iter().zip(layouts) {
+            whole[*arg] |= to == Layout::Replicated;
             // A node on one device reads a copy that is there.
-            if matches!((&of(*arg), &to), (Layout::Replicated, Layout::On(_))) {
-                continue;
+            if !matches!((&of(*arg), &to), (Layout::Replicated, Layout::On(_))) {
+                wanted.push((*arg, to));
             }
-            convert(*arg, to);
         }
     }
     for output in &space.graph.outputs {
         if matches!(of(output.value), Layout::Partial(_)) {
-            convert(output.value, Layout::Replicated);
+            wanted.push((output.value, Layout::Replicated));
         }
+    }
+    let mut done: Vec<(Value, Layout)> = Vec::new();
+    for (value, to) in wanted {
+        let from = of(value);
+        let moved = transfer(space.graph.ty(value), &from, &to);
+        let is_copied = whole[value] && to != Layout::Replicated && !matches!(from, Layout::On(_));
+        if is_copied || !moved.communicates || done.iter().any(|d| d.0 == value && d.1 == to) {
+            continue;
+        }
+        usage.communications += 1;
+        usage.communication_bytes += moved.total_bytes;
+        done.push((value, to));
     }
 }
 
