@@ -5,7 +5,7 @@ use super::placement::{self, CommunicationReport};
 use super::text::{bytes, seconds};
 use intwain_ir::{Graph, Layout, NodeId};
 use intwain_passes::hardware::Hardware;
-use intwain_passes::place::{NodeStrategy, Options, Permission, PlaceError, Plan, Planner, Strategy};
+use intwain_passes::place::{NodeStrategy, Options, Permission, PlaceError, Plan, Planner, Strategy, Survey};
 use intwain_passes::{PassError, reshard};
 use serde::Serialize;
 use std::fmt;
@@ -109,7 +109,7 @@ pub fn why(graph: &Graph, hardware: &Hardware, options: &Options, layer: &str) -
         Some(other) => {
             let mut pins = options.pins.clone();
             pins.push((node, other.strategy.clone()));
-            let pinned = Options { strategy: Some(plan.strategy), pins, ..options.clone() };
+            let pinned = Options { strategy: Some(plan.strategy), pins, survey: Survey::Asked, ..options.clone() };
             let with = Planner::new(graph, hardware, pinned).plan()?;
             let choice = choice(graph, node, &other.strategy, &with);
             let (here, there) = (communications(graph, &plan)?, communications(graph, &with)?);

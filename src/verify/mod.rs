@@ -197,7 +197,12 @@ fn compiled(
     timings: &mut Timings,
 ) -> Result<Compiled, CompileError> {
     let hardware = Catalogue::built_in().get("cpu").expect("the catalogue has the CPU");
-    let ask = place::Options { strategy: Some(strategy), parts: options.parts, ..place::Options::default() };
+    let ask = place::Options {
+        strategy: Some(strategy),
+        parts: options.parts,
+        survey: place::Survey::Asked,
+        ..place::Options::default()
+    };
     let plan = driver::plan(graph, &hardware, ask, timings)?;
     driver::lower(graph.clone(), plan, &crate::kernels::target(), timings, &mut |_, _| {})
 }
