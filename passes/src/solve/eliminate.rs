@@ -35,9 +35,10 @@ impl Elimination {
 
 /// Eliminates nodes while the table over a node's neighbours has at most `limit` entries.
 pub(super) fn run(sizes: &[usize], tables: Vec<Table>, limit: usize) -> Elimination {
+    let (settled, tables): (Vec<Table>, Vec<Table>) = tables.into_iter().partition(|t| t.scope.is_empty());
+    let mut constant: f64 = settled.iter().map(|t| t.costs[0]).sum();
     let mut work = Work::new(sizes, tables);
     let mut steps = Vec::new();
-    let mut constant = 0.0;
     while let Some(&(size, node)) = work.queue.first() {
         if size > limit {
             break;

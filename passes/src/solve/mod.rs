@@ -237,10 +237,12 @@ impl CostGraph {
         best
     }
 
-    /// The costs over the states that are kept.
+    /// The costs over the states that are kept. Nodes with one state are no part of a scope: eliminating them would tie
+    /// all their neighbours together for nothing.
     fn tables(&self, kept: &[Vec<usize>]) -> Vec<Table> {
+        let open = |scope: &[NodeIdx]| scope.iter().copied().filter(|&node| kept[node].len() > 1).collect::<Vec<_>>();
         let unary = |(node, costs): (NodeIdx, &Vec<f64>)| {
-            Table::new(vec![node], kept[node].iter().map(|&s| costs[s]).collect())
+            Table::new(open(&[node]), kept[node].iter().map(|&s| costs[s]).collect())
         };
         let mut tables: Vec<Table> = self.nodes.iter().enumerate().map(unary).collect();
         for edge in &self.edges {
@@ -252,7 +254,7 @@ impl CostGraph {
                 false => edge.costs[y * columns + x],
             };
             let costs = kept[low].iter().flat_map(|&x| kept[high].iter().map(move |&y| cost(x, y))).collect();
-            tables.push(Table::new(vec![low, high], costs));
+            tables.push(Table::new(open(&[low, high]), costs));
         }
         tables
     }

@@ -136,3 +136,19 @@ fn an_impossible_graph_is_infeasible() {
     graph.edge(a, b, |_, _| f64::INFINITY);
     assert_eq!(graph.solve(), Err(Infeasible));
 }
+
+#[test]
+fn nodes_without_a_choice_tie_nothing_together() {
+    let mut graph = CostGraph::new();
+    let nodes: Vec<NodeIdx> =
+        (0..600).map(|i| graph.node(if i % 50 == 0 { vec![1.0, 2.0] } else { vec![1.0] })).collect();
+    for (at, &node) in nodes.iter().enumerate() {
+        for back in [1, 7, 90, 400] {
+            if at >= back {
+                graph.edge(nodes[at - back], node, |a, b| (a + b) as f64);
+            }
+        }
+    }
+    let solution = graph.solve_within(&[], Limits { table: 64, beam: 1 }).unwrap();
+    assert_eq!((solution.cost, solution.proof), (600.0, Proof::Optimal));
+}
