@@ -220,8 +220,8 @@ impl Emitter<'_, '_> {
             return self.widen(ty.dtype, raw);
         }
         if ty.dtype == DType::Bool {
-            let lanes = [0, 1, 2, 3].map(|i| self.b.ins().load(memory, flags, base, at + i));
-            return self.pack(ty.dtype, &lanes);
+            let bytes = self.b.ins().load(types::I32, flags, base, at);
+            return self.mask_from_bytes(bytes);
         }
         self.b.ins().load(clif_type(ty), flags, base, at)
     }
@@ -235,10 +235,8 @@ impl Emitter<'_, '_> {
             let raw = self.narrow(ty.dtype, v);
             self.b.ins().store(flags, raw, base, at);
         } else if ty.dtype == DType::Bool {
-            for i in 0..4u8 {
-                let lane = self.extract(ty.dtype, v, i);
-                self.b.ins().store(flags, lane, base, at + i32::from(i));
-            }
+            let bytes = self.bytes_from_mask(v);
+            self.b.ins().store(flags, bytes, base, at);
         } else {
             self.b.ins().store(flags, v, base, at);
         }

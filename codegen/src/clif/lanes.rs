@@ -95,6 +95,24 @@ impl Emitter<'_, '_> {
         if dtype == DType::Bool { self.b.ins().bmask(types::I32, x) } else { x }
     }
 
+    /// Four bytes of 0 or 1 as a mask.
+    pub(super) fn mask_from_bytes(&mut self, bytes: Value) -> Value {
+        let v = self.b.ins().scalar_to_vector(types::I32X4, bytes);
+        let v = self.bitcast(types::I8X16, v);
+        let v = self.b.ins().uwiden_low(v);
+        let v = self.b.ins().uwiden_low(v);
+        self.b.ins().ineg(v)
+    }
+
+    /// A mask as four bytes of 0 or 1.
+    pub(super) fn bytes_from_mask(&mut self, mask: Value) -> Value {
+        let v = self.b.ins().ineg(mask);
+        let v = self.b.ins().snarrow(v, v);
+        let v = self.b.ins().snarrow(v, v);
+        let v = self.bitcast(types::I32X4, v);
+        self.b.ins().extractlane(v, 0)
+    }
+
     /// From memory form to register form.
     pub(super) fn widen(&mut self, dtype: DType, raw: Value) -> Value {
         match dtype {
