@@ -225,8 +225,13 @@ fn reduce<E: Emit>(e: &mut E, x: E::V) -> [E::V; 3] {
 
 #[inline(always)]
 fn exp<E: Emit>(e: &mut E, x: E::V) -> E::V {
-    // Outside the clamp the result rounds to 0 or overflows anyway.
-    let x = clamp(e, x, -104.0, 89.0);
+    // Below −104 the result is 0. It isn't computed there, because underflow traps into microcode on some processors,
+    // and masked scores are far below.
+    let (zero, least, most) = (e.f32(0.0), e.f32(-104.0), e.f32(89.0));
+    let below = e.compare(Compare::Lt, x, least);
+    let x = e.select(below, zero, x);
+    let above = e.compare(Compare::Gt, x, most);
+    let x = e.select(above, most, x);
     let [n, r, s] = reduce(e, x);
     let q = horner(e, r, &EXP);
     let rr = e.mul(r, r);
@@ -239,7 +244,8 @@ fn exp<E: Emit>(e: &mut E, x: E::V) -> E::V {
     let rest = e.isub(n, half);
     let (s, t) = (power_of_two(e, half), power_of_two(e, rest));
     let p = e.mul(p, s);
-    e.mul(p, t)
+    let y = e.mul(p, t);
+    e.select(below, zero, y)
 }
 
 #[inline(always)]
