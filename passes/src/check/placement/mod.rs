@@ -14,6 +14,7 @@
 mod communicate;
 mod local;
 mod meaning;
+mod rearrange;
 mod whole;
 
 use communicate::{Arrival, Network};
