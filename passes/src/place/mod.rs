@@ -23,7 +23,7 @@ use crate::solve::{CostGraph, Proof};
 use cranelift_entity::SecondaryMap;
 use groups::{Groups, Rules};
 use intwain_ir::shard::Layout;
-use intwain_ir::{Graph, NodeId, ParamKind, Rows, Value};
+use intwain_ir::{Graph, NodeId, ParamKind, Rows};
 use restrict::NotOffered;
 use search::{Allowed, Assignment, Space};
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::samples::{check_plan, convnet, hardware, mlp, towers, transformer};
+use intwain_ir::Value;
 
 fn named(strategy: Strategy) -> Options {
     Options { strategy: Some(strategy), ..Options::default() }
