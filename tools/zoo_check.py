@@ -160,41 +160,41 @@ def check_grad(checker, name, folder):
 
 
 def check_placement(checker, name, folder):
-    """That the splits split: what each device computes and holds is counted on its own program."""
+    """`tensor` cuts at least 90 % of the weights and of the work, no device has more than 60 %; a segment of `pipeline` has at least 25 % of
+    the work, unless one layer alone forbids it; `data` deals the rows out."""
 
-    def report(split):
-        words = ["inspect", f"{folder}/model.keras", "--hardware", "cpu", "--batch", 5, "--json", "--split", split]
-        return json.loads(checker.intwain(*words))
-
-    def data():
-        rows = [device["rows"] for device in report("data")["devices"]]
-        if sorted(rows) != [2, 3]:
-            raise Failure(f"5 rows are divided as {rows}")
+    def inspect(split, batch):
+        words = ["--hardware", "cpu", "--split", split, "--batch", batch, "--json"]
+        return json.loads(checker.intwain("inspect", f"{folder}/model.keras", *words))
 
     def tensor():
-        found = report("tensor")
-        totals, devices = found["totals"], found["devices"]
-        for key in ("split_flops", "split_weight_bytes"):
-            if totals[key] < 0.9:
-                raise Failure(f"{key} is {totals[key]:.3f}; 0.9 is asked for")
-        for device in devices:
-            for key in ("flops_share", "weight_share"):
-                if device[key] > 0.6:
-                    raise Failure(f"device {device['device']} has {key} {device[key]:.3f}; 0.6 is allowed")
+        totals = inspect("tensor", 4)["totals"]
+        for what in ("split_weight_bytes", "split_flops"):
+            demand(totals[what] >= 0.9, f"{what} is {totals[what]:.3f}")
+        for what in ("device_weight_bytes", "device_flops"):
+            share = max(totals[what]) / max(sum(totals[what]), 1)
+            demand(share <= 0.6, f"one device has {share:.3f} of {what}")
 
     def pipeline():
-        found = report("pipeline")
-        largest = max(found["layers"], key=lambda layer: layer["flops"])
-        for device in found["devices"]:
-            # No cut between layers gives both 25 % where one layer has more than 75 %.
-            forbidden = largest["flops"] > 0.75 * found["totals"]["flops"]
-            if device["flops_share"] < 0.25 and not forbidden:
-                raise Failure(f"device {device['device']} has {device['flops_share']:.3f} of the flops; 0.25 is asked for")
-            if device["flops_share"] < 0.25:
-                print(f"{name} pipeline: {largest['name']} alone has {largest['flops'] / found['totals']['flops']:.0%} of the flops")
+        report = inspect("pipeline", 4)
+        flops = report["totals"]["device_flops"]
+        share, heaviest = min(flops) / sum(flops), max(report["layers"], key=lambda layer: layer["flops"])
+        forbidden = heaviest["flops"] > 0.5 * sum(flops)
+        demand(share >= 0.25 or forbidden, f"a segment has {share:.3f} of the flops")
+        if share < 0.25:
+            print(f"{name}: a segment has {share:.3f} of the flops, since layer {heaviest['name']} has {heaviest['flops'] / sum(flops):.3f}")
 
-    for split, act in (("data", data), ("tensor", tensor), ("pipeline", pipeline)):
-        checker.check(f"{name} placement {split}", act)
+    def data():
+        rows = [device["rows"] for device in inspect("data", 5)["devices"]]
+        demand(sorted(rows) == [2, 3], f"5 rows are dealt out as {rows}")
+
+    for split in (tensor, pipeline, data):
+        checker.check(f"{name} placement {split.__name__}", split)
+
+
+def demand(holds, otherwise):
+    if not holds:
+        raise Failure(otherwise)
 
 
 def table(worst):
