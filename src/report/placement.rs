@@ -476,7 +476,7 @@ impl fmt::Display for PlacementReport {
         write!(f, "{count} transfer{plural}, {} per step", bytes(total as f64))?;
         if self.devices.len() > 1 {
             let (work, weights) = (percent(self.totals.split_flops), percent(self.totals.split_weight_bytes));
-            write!(f, "; on one device only: {work} of the work, {weights} of the weights")?;
+            write!(f, "; divided: {work} of the work, {weights} of the weights")?;
         }
         writeln!(f)?;
         writeln!(f)?;
