@@ -1,7 +1,7 @@
 //! A model: architecture and weights.
 
 use crate::arrays::{Array, ArrayError};
-use crate::frontend::{self, ImportErrors, Imported, KerasModel, LayerBody, Weights};
+use crate::frontend::{self, Format, ImportErrorKind, ImportErrors, Imported, KerasModel, LayerBody, Weights};
 use intwain_ir::{DType, Graph, Shape, Tensor, Type};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -58,11 +58,16 @@ impl Model {
         let keras = KerasModel::read(&file)?;
         let source = match &options.weights {
             Some(weights) => Some(frontend::open_weights(weights)?),
+            None if file.weights.is_none() && file.format != Format::Json => {
+                let why = "model.weights.h5 is missing; give the weights with --weights".into();
+                return Err(ImportErrors::one(path, ImportErrorKind::Damaged { format: "Keras", why }).into());
+            }
             None => file.weights,
         };
         let imported = import(&keras, path, &options, 1)?;
+        let stored = options.weights.as_deref().unwrap_or(path).to_path_buf();
         let weights = Weights::new(&imported.vars, source, options.seed)
-            .map_err(|problems| ImportErrors { file: path.to_path_buf(), problems })?;
+            .map_err(|problems| ImportErrors { file: stored, problems })?;
         Ok(Model { path: path.to_path_buf(), keras, options, weights })
     }
 

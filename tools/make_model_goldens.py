@@ -92,7 +92,9 @@ def main():
         rows = draw(5)
         outs = {f"out{i}": np.asarray(v) for i, v in enumerate(call(rows))}
         model.save(os.path.join(FOLDER, f"{name}.keras"))
-        np.savez_compressed(os.path.join(FOLDER, f"{name}.npz"), **rows, **outs, **gradients(model, rows, rng))
+        cotangents = [rng.standard_normal(v.shape).astype("float32") for v in outs.values()]
+        named = {f"cot{i}": c for i, c in enumerate(cotangents)}
+        np.savez_compressed(os.path.join(FOLDER, f"{name}.npz"), **rows, **outs, **named, **gradients(model, rows, cotangents))
         print(name, model.count_params(), [v.shape for v in outs.values()])
 
 

@@ -7,7 +7,7 @@ Every model gets a folder OUT_DIR/NAME with
 
     model.keras, model.json + model.weights.h5, model.h5   the same model in the formats Keras writes
     b{N}/inputs.npz, b{N}/outputs.npz                      inputs of N rows and what `model(x, training=False)` returns
-    grads.npz       (models of GRADIENTS)                  cotangents, and gradients of the sum of out * cotangent, on b4's inputs
+    grads.npz, grads64.npz   (models of GRADIENTS)         cotangents, and gradients of the sum of out * cotangent, on b4's inputs; in float64
     facts.json                                             written last: a folder without it is made again
 
 A final softmax or sigmoid is taken off, since it would flatten errors. The weights are drawn so that each layer has a visible effect, and
@@ -117,10 +117,7 @@ def make(name, folder, batches):
     model = builders()[name]()
     keras.utils.set_random_seed(1)
     rng = np.random.default_rng(sum(map(ord, name)))
-    for layer in model.layers:
-        if getattr(layer, "activation", None) in (keras.activations.softmax, keras.activations.sigmoid):
-            if any(layer.output is out for out in model.outputs):
-                layer.activation = keras.activations.linear
+    without_final_activation(model)
     embeddings = [layer for layer in model.layers if isinstance(layer, keras.layers.Embedding)]
     pixels = any(isinstance(layer, (keras.layers.Rescaling, keras.layers.Normalization)) for layer in model.layers[:3])
 
@@ -146,7 +143,17 @@ def make(name, folder, batches):
         np.savez(f"{folder}/b{n}/outputs.npz", **{f"out{i}": np.asarray(v) for i, v in enumerate(call(values))})
     refuse_blind_values(model, name, lambda: call(rows[max(batches)]))
     if name in GRADIENTS:
-        np.savez(f"{folder}/grads.npz", **gradients(model, rows[4], rng))
+        cotangents = [rng.standard_normal(out.shape).astype("float32") for out in call(rows[4])]
+        named = {f"cot{i}": c for i, c in enumerate(cotangents)}
+        np.savez(f"{folder}/grads.npz", **named, **gradients(model, rows[4], cotangents))
+        keras.config.set_floatx("float64")
+        keras.config.set_dtype_policy("float64")
+        wide = builders()[name]()
+        without_final_activation(wide)
+        wide.set_weights(model.get_weights())
+        np.savez(f"{folder}/grads64.npz", **gradients(wide, rows[4], cotangents))
+        keras.config.set_floatx("float32")
+        keras.config.set_dtype_policy("float32")
     with open(f"{folder}/model.json", "w") as f:
         f.write(model.to_json())
     model.save(f"{folder}/model.keras")
@@ -155,6 +162,15 @@ def make(name, folder, batches):
     with open(f"{folder}/facts.json", "w") as f:
         json.dump(facts, f)
     print(name, facts, flush=True)
+
+
+def without_final_activation(model):
+    import keras
+
+    for layer in model.layers:
+        if getattr(layer, "activation", None) in (keras.activations.softmax, keras.activations.sigmoid):
+            if any(layer.output is out for out in model.outputs):
+                layer.activation = keras.activations.linear
 
 
 def draw_weights(model, rng, training_pass):
@@ -174,6 +190,9 @@ def draw_weights(model, rng, training_pass):
         else:
             value = 0.1 * rng.standard_normal(shape)
         variable.assign(value.astype("float32"))
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.Normalization):
+            layer.finalize_state()  # else it goes on with the statistics it was built with
     norms = [layer for layer in model.layers if isinstance(layer, keras.layers.BatchNormalization)]
     momenta = [layer.momentum for layer in norms]
     for layer in norms:
@@ -204,21 +223,21 @@ def refuse_blind_values(model, name, outputs):
             sys.exit(f"{name}: zeroing {kernel.path} moves the output by {moved:.1g} of its scale")
 
 
-def gradients(model, values, rng):
+def gradients(model, values, cotangents):
+    """Gradients of the sum of out * cotangent, by `gin{i}` for floating inputs and `gw{j}` for trainable weights, in the model's precision."""
     import numpy as np
     import tensorflow as tf
 
-    tensors = [tf.constant(v) for v in values.values()]
+    kind = model.compute_dtype
+    tensors = [tf.constant(v.astype(kind) if v.dtype.kind == "f" else v) for v in values.values()]
     floating = {i: t for i, t in enumerate(tensors) if t.dtype.is_floating}
     with tf.GradientTape() as tape:
         tape.watch(list(floating.values()))
         outs = tf.nest.flatten(model(tensors if len(tensors) > 1 else tensors[0], training=False))
-        cotangents = [rng.standard_normal(out.shape).astype("float32") for out in outs]
-        total = sum(tf.reduce_sum(out * c) for out, c in zip(outs, cotangents))
+        total = sum(tf.reduce_sum(out * c.astype(kind)) for out, c in zip(outs, cotangents))
     weights = [variable.value for variable in model.trainable_weights]
     by_input, by_weight = tape.gradient(total, [list(floating.values()), weights], unconnected_gradients="zero")
     return {
-        **{f"cot{i}": c for i, c in enumerate(cotangents)},
         **{f"gin{i}": np.asarray(g) for i, g in zip(floating, by_input)},
         **{f"gw{j}": np.asarray(tf.convert_to_tensor(g)) for j, g in enumerate(by_weight)},
     }

@@ -39,6 +39,14 @@ impl Failure {
     pub(crate) fn file(path: &std::path::Path, problem: impl fmt::Display) -> Failure {
         Failure::Input(format!("{}: {problem}", path.display()))
     }
+
+    /// What went wrong running on the arrays of a file.
+    pub(crate) fn running(inputs: &std::path::Path, error: RunError) -> Failure {
+        match error {
+            RunError::Input { .. } => Failure::file(inputs, error),
+            error => Failure::from(error),
+        }
+    }
 }
 
 impl fmt::Display for Failure {

@@ -52,7 +52,7 @@ pub(crate) fn run(a: &RunArgs, common: &Common) -> Result<(), Failure> {
     let inputs = data::read_inputs(&a.inputs, &model.graph(1)?)?;
     let mut session = Session::new(&model, session_options(&a.devices))?;
     let progress = Progress::start(common, "running");
-    let (outputs, seconds) = repeat(a, || Ok(session.run(&inputs)?))?;
+    let (outputs, seconds) = repeat(a, || session.run(&inputs).map_err(|e| Failure::running(&a.inputs, e)))?;
     drop(progress);
     output::times(common, &session.timings);
     finish(a, common, &outputs, seconds)
