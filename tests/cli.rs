@@ -385,3 +385,61 @@ fn inputs_that_do_not_fit_are_refused() {
     let said = fails(2, &["run", &model, "--inputs", &example("pairs.npz"), "--devices", "cuda:0,cuda:1"]);
     assert!(said.contains("cuda:0"), "{said}");
 }
+
+fn array(shape: &[usize], value: f32) -> Array {
+    let data: Vec<u8> = (0..shape.iter().product::<usize>()).flat_map(|_| value.to_le_bytes()).collect();
+    Array::from_bytes(intwain::DType::F32, shape.to_vec(), &data).unwrap()
+}
+
+#[test]
+fn arrays_that_no_input_takes_are_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("in.npz");
+    let all = [("in0", array(&[2, 32], 0.5)), ("in1", array(&[2, 48], 0.5)), ("label", array(&[2], 1.0))];
+    write_npz(&path, all.iter().map(|(n, a)| (*n, a))).unwrap();
+    let words = ["run", &example("two_tower.json"), "--inputs", path.to_str().unwrap(), "--devices", "cpu:0"];
+    let out = intwain(&words);
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert!(out.status.success() && said.contains("no input takes label"), "{said}");
+    assert!(String::from_utf8(out.stdout).unwrap().starts_with("click: f32[2, 1]"));
+    let quiet = intwain(&[&words[..], &["-q"]].concat());
+    assert!(quiet.status.success() && quiet.stderr.is_empty());
+}
+
+#[test]
+fn gradients_have_their_names_and_want_every_cotangent() {
+    let folder = tempfile::tempdir().unwrap();
+    let (cotangents, out) = (folder.path().join("c.npz"), folder.path().join("g.npz"));
+    let model = example("two_tower.json");
+    let inputs = example("pairs.npz");
+    let [c, o] = [&cotangents, &out].map(|p| p.to_str().unwrap());
+    let words = ["grad", &model, "--inputs", &inputs, "--cotangents", c, "--outputs", o, "-q"];
+    let write = |arrays: &[(&str, Array)]| write_npz(&cotangents, arrays.iter().map(|(n, a)| (*n, a))).unwrap();
+
+    write(&[("cot0", array(&[5, 1], 1.0))]);
+    let said = fails(1, &words);
+    assert!(said.contains("cot1") && !out.exists(), "{said}");
+    write(&[("cot0", array(&[5, 1], 1.0)), ("cot1", array(&[4, 5], 1.0))]);
+    let said = fails(1, &words);
+    assert!(said.contains("cot1") && !out.exists(), "{said}");
+
+    write(&[("cot0", array(&[5, 1], 1.0)), ("cot1", array(&[5, 5], 0.0))]);
+    let [one, two] = [["cpu:0", "auto"], ["cpu:0,cpu:1", "data"]].map(|[devices, split]| {
+        ok(&[&words[..], &["--devices", devices, "--split", split]].concat());
+        arrays(&out)
+    });
+    let names: Vec<&str> = one.iter().map(|(n, _)| n.as_str()).collect();
+    assert_eq!(names, ["gin0", "gin1", "gw0", "gw1", "gw2", "gw3", "gw4", "gw5", "gw6", "gw7", "gw8", "gw9"]);
+    // Output 0 is linear in its bias: the gradient is the sum of five ones; output 1 takes no part.
+    let numbers =
+        |a: &Array| a.bytes().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect::<Vec<_>>();
+    let bias = one.iter().find(|(_, a)| a.shape() == [1]).unwrap();
+    let other = one.iter().find(|(_, a)| a.shape() == [5]).unwrap();
+    assert!(numbers(&other.1).iter().all(|x| *x == 0.0), "{}", other.0);
+    assert_eq!(numbers(&bias.1), [5.0], "{}", bias.0);
+    for ((name, a), (_, b)) in one.iter().zip(&two) {
+        for (x, y) in numbers(a).iter().zip(numbers(b)) {
+            assert!((x - y).abs() <= 1e-5, "{name}: {x} against {y}");
+        }
+    }
+}

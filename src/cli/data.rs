@@ -1,6 +1,7 @@
 //! Arrays of the command line: which array is which input, and output names.
 
-use super::Failure;
+use super::args::Common;
+use super::{Failure, output};
 use crate::arrays::{Npz, read_npy, write_npz};
 use crate::model::{to_array, to_tensor};
 use intwain_ir::{DType, Graph, Tensor, scalar};
@@ -9,7 +10,7 @@ use std::path::Path;
 
 /// Reads a model's inputs by the first rule that fits all of them: names of the inputs, `in0, in1, …`, `x0, x1, …`, the
 /// order of the file. A file with one bare array serves a model with one input.
-pub(crate) fn read_inputs(path: &Path, graph: &Graph) -> Result<BTreeMap<String, Tensor>, Failure> {
+pub(crate) fn read_inputs(path: &Path, graph: &Graph, common: &Common) -> Result<BTreeMap<String, Tensor>, Failure> {
     let names: Vec<String> = graph.inputs().map(|p| p.name.to_string()).collect();
     let types: Vec<DType> = graph.inputs().map(|p| graph.ty(p.value).dtype).collect();
     let arrays = if is_npy(path) {
@@ -20,6 +21,7 @@ pub(crate) fn read_inputs(path: &Path, graph: &Graph) -> Result<BTreeMap<String,
     } else {
         let npz = Npz::open(path)?;
         let keys = choose(&npz, &names).map_err(|problem| Failure::file(path, problem))?;
+        ignored(path, &npz, &keys, common);
         keys.iter().map(|k| Ok(to_tensor(&npz.read(k)?))).collect::<Result<_, Failure>>()?
     };
     let mut inputs = BTreeMap::new();
@@ -35,6 +37,17 @@ fn is_npy(path: &Path) -> bool {
         let mut magic = [0u8; 6];
         std::io::Read::read_exact(&mut f, &mut magic).is_ok() && magic == *b"\x93NUMPY"
     })
+}
+
+/// Says which members of a file no input takes.
+fn ignored(path: &Path, npz: &Npz, keys: &[String], common: &Common) {
+    let others: Vec<&str> = npz.names().filter(|n| !keys.iter().any(|k| k == n)).collect();
+    if !others.is_empty() {
+        output::note(common, &format!("{}: no input takes {}", path.display(), list(&others)));
+    }
+    for (name, what) in npz.skipped() {
+        output::note(common, &format!("{}: `{name}` is skipped: it is {what}", path.display()));
+    }
 }
 
 /// The array of each input.

@@ -8,7 +8,7 @@ use crate::session::Session;
 
 pub(crate) fn grad(a: &GradArgs, common: &Common) -> Result<(), Failure> {
     let model = run::open(&a.model, common)?;
-    let inputs = data::read_inputs(&a.inputs, &model.graph(1)?)?;
+    let inputs = data::read_inputs(&a.inputs, &model.graph(1)?, common)?;
     let npz = Npz::open(&a.cotangents)?;
     let mut cotangents = std::collections::BTreeMap::new();
     let names: Vec<String> = npz.names().filter(|n| n.starts_with("cot")).map(String::from).collect();

@@ -49,7 +49,7 @@ pub(crate) fn run(a: &RunArgs, common: &Common) -> Result<(), Failure> {
         return directory(a, common);
     }
     let model = open(&a.model, common)?;
-    let inputs = data::read_inputs(&a.inputs, &model.graph(1)?)?;
+    let inputs = data::read_inputs(&a.inputs, &model.graph(1)?, common)?;
     let mut session = Session::new(&model, session_options(&a.devices))?;
     let progress = Progress::start(common, "running");
     let (outputs, seconds) = repeat(a, || session.run(&inputs).map_err(|e| Failure::running(&a.inputs, e)))?;
@@ -78,7 +78,7 @@ fn directory(a: &RunArgs, common: &Common) -> Result<(), Failure> {
         return Err(Failure::file(path, format!("is a program for {has} device(s); --devices names {given}")));
     }
     let mut session = ProgramSession::new(&dir, a.devices.threads)?;
-    let inputs = data::read_inputs(&a.inputs, session.signature())?;
+    let inputs = data::read_inputs(&a.inputs, session.signature(), common)?;
     let progress = Progress::start(common, "running");
     let (outputs, seconds) = repeat(a, || Ok(session.run(&inputs)?))?;
     drop(progress);
