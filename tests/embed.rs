@@ -6,8 +6,12 @@
 #[path = "../examples/embed.rs"]
 mod embed;
 
-use intwain::{Model, ModelOptions, Tensor};
+use intwain::build::{self, Request};
+use intwain::{
+    Catalogue, Model, ModelOptions, ProgramDir, ProgramSession, Session, SessionOptions, Strategy, Tensor, Timings,
+};
 use intwain_ir::interp;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// What the reference interpreter says of the inputs that the example uses.
@@ -43,5 +47,34 @@ fn the_example_finds_what_is_so() {
                 assert!((a - b).abs() < 1e-5, "{name}: {a} against {b}");
             }
         }
+    }
+}
+
+#[test]
+fn variants_of_a_program_may_use_unlike_numbers_of_devices() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/two_tower.json");
+    let model = Model::open(&file, ModelOptions::default()).unwrap();
+    let hardware = Catalogue::built_in().get("cpu").unwrap();
+    let compile = |rows, strategy| {
+        let request = Request::new(hardware.clone(), rows).split(strategy);
+        build::compile(&model, &request, &mut Timings::default(), &mut |_, _| {}).unwrap()
+    };
+    let graph = model.graph(5).unwrap();
+    let input = |p: &intwain_ir::Param| {
+        let shape = graph.shape(p.value).clone();
+        let numbers: Vec<f32> = (0..shape.elements()).map(|i| (i % 11) as f32 / 8.0 - 0.5).collect();
+        (p.name.to_string(), Tensor::from_f32(shape, &numbers))
+    };
+    let inputs: BTreeMap<String, Tensor> = graph.inputs().map(input).collect();
+    let whole = Session::new(&model, SessionOptions::default()).unwrap().run(&inputs).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let orders = [[(4, Strategy::Data), (1, Strategy::One)], [(2, Strategy::One), (1, Strategy::Pipeline)]];
+    for (i, variants) in orders.into_iter().enumerate() {
+        let variants = variants.map(|(rows, strategy)| compile(rows, strategy));
+        let path = folder.path().join(i.to_string());
+        intwain::program::write(&path, &model, &hardware, &variants, None).unwrap();
+        let dir = ProgramDir::open(&path).unwrap();
+        let found = ProgramSession::new(&dir, Some(1)).unwrap().run(&inputs).unwrap();
+        assert_eq!(found, whole);
     }
 }
