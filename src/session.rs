@@ -237,6 +237,11 @@ impl<'m> Session<'m> {
         outputs.map(|o| (o.name.to_string(), Tensor::zeros(with_rows(signature.ty(o.value), 0)))).collect()
     }
 
+    /// The programs compiled so far, by rows of a call.
+    pub fn programs(&self) -> impl Iterator<Item = (usize, &Compiled)> {
+        self.variants.iter().map(|(rows, _, compiled)| (*rows, &**compiled))
+    }
+
     /// Memory held by each device, in bytes.
     pub fn memory(&self) -> Vec<usize> {
         let mut bytes = vec![0; self.teams.len()];

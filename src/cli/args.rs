@@ -24,9 +24,9 @@ pub(crate) struct Common {
     /// Print errors only.
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
-    /// Print more; twice for most.
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
-    pub(crate) verbose: u8,
+    /// Say what was chosen and what it takes.
+    #[arg(short, long, global = true)]
+    pub(crate) verbose: bool,
     /// Print how long each pass took.
     #[arg(long, global = true)]
     pub(crate) time: bool,

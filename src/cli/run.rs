@@ -54,8 +54,24 @@ pub(crate) fn run(a: &RunArgs, common: &Common) -> Result<(), Failure> {
     let progress = Progress::start(common, "running");
     let (outputs, seconds) = repeat(a, || session.run(&inputs).map_err(|e| Failure::running(&a.inputs, e)))?;
     drop(progress);
+    describe(&session, common);
     output::times(common, &session.timings);
     finish(a, common, &outputs, seconds)
+}
+
+/// With `-v`, says on stderr what was chosen and what it takes.
+fn describe(session: &Session<'_>, common: &Common) {
+    if !common.verbose {
+        return;
+    }
+    for (rows, c) in session.programs() {
+        let commands: Vec<String> = c.programs.iter().map(|p| p.step.len().to_string()).collect();
+        let devices = c.programs.len();
+        let (strategy, commands) = (c.plan.strategy, commands.join(" and "));
+        output::note(common, &format!("{rows} rows a call: {strategy} on {devices} device(s), {commands} commands"));
+    }
+    let memory: Vec<String> = session.memory().iter().map(|b| format!("{:.1} MB", *b as f64 / 1e6)).collect();
+    output::note(common, &format!("memory of the devices: {}", memory.join(", ")));
 }
 
 /// Runs a program directory.
