@@ -73,6 +73,14 @@ impl Links {
         self.stop.store(true, Ordering::Release);
     }
 
+    /// Forgets messages that a call which failed has left, and lets devices wait again.
+    pub(crate) fn reset(&mut self) {
+        for ring in self.rings.values_mut() {
+            (*ring.sent.get_mut(), *ring.taken.get_mut()) = (0, 0);
+        }
+        *self.stop.get_mut() = false;
+    }
+
     fn ring(&self, route: Route) -> &Ring {
         self.rings.get(&route).expect("rings exist for every communication of the programs")
     }
@@ -110,5 +118,28 @@ impl Links {
         take(ring.memory.at((taken % SLOTS) as usize * ring.slot));
         ring.taken.store(taken + 1, Ordering::Release);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_a_call_that_failed_are_forgotten() {
+        let route = Route { channel: 0, from: 0, to: 1 };
+        let mut links = Links::new([(route, 1)]).unwrap();
+        // SAFETY: a slot has the byte that the route carries.
+        let send = |links: &Links, byte: u8| links.send(route, |slot| unsafe { *slot = byte });
+        send(&links, 1).unwrap();
+        send(&links, 2).unwrap();
+        links.stop();
+        assert_eq!(send(&links, 3), Err(LinkError::Stopped));
+        links.reset();
+        send(&links, 4).unwrap();
+        let mut got = 0;
+        // SAFETY: as above.
+        links.receive(route, |slot| got = unsafe { *slot }).unwrap();
+        assert_eq!(got, 4);
     }
 }

@@ -3,9 +3,11 @@
 //! The device's own thread takes part. Tasks are handed out in chunks from a counter, so a slow thread takes fewer;
 //! results do not depend on who does what. Nothing is allocated after the team is made.
 
+use std::any::Any;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 /// Spins before a waiting thread sleeps.
@@ -32,11 +34,15 @@ struct Shared {
     next: AtomicUsize,
     busy: AtomicUsize,
     stop: AtomicBool,
+    /// What a member's job panicked with.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 /// The threads of one device.
 pub(crate) struct Team {
     shared: Arc<Shared>,
+    /// Held by the one `run` at a time.
+    turn: Mutex<()>,
     members: Vec<JoinHandle<()>>,
 }
 
@@ -56,14 +62,16 @@ impl Team {
             next: AtomicUsize::new(0),
             busy: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
+            panic: Mutex::new(None),
         });
-        let members = (1..threads.max(1))
-            .map(|member| {
-                let shared = shared.clone();
-                std::thread::Builder::new().name(format!("worker-{member}")).spawn(move || work(&shared, member))
-            })
-            .collect::<Result<_, _>>()?;
-        Ok(Team { shared, members })
+        // Where a thread cannot be started, dropping the team ends those that were.
+        let mut team = Team { shared, turn: Mutex::new(()), members: Vec::new() };
+        for member in 1..threads.max(1) {
+            let shared = team.shared.clone();
+            let thread = std::thread::Builder::new().name(format!("worker-{member}"));
+            team.members.push(thread.spawn(move || work(&shared, member))?);
+        }
+        Ok(team)
     }
 
     /// Number of threads, the caller included.
@@ -72,6 +80,9 @@ impl Team {
     }
 
     /// Runs `job` on all of `0..tasks`, divided over the threads, and returns when all is done.
+    ///
+    /// # Panics
+    /// If the job does on any thread; the team can be used again.
     pub(crate) fn run(&self, tasks: usize, job: &Job<'_>) {
         if self.members.is_empty() || tasks <= 1 {
             if tasks > 0 {
@@ -79,24 +90,37 @@ impl Team {
             }
             return;
         }
+        /// Waits until no member uses the job, also when the job panics on this thread.
+        struct Wait<'a>(&'a Shared);
+        impl Drop for Wait<'_> {
+            fn drop(&mut self) {
+                let mut spins = 0;
+                while self.0.busy.load(Ordering::Acquire) != 0 {
+                    pause(&mut spins);
+                }
+            }
+        }
+        let _turn = lock(&self.turn);
         let chunk = (tasks / (self.threads() * 4)).max(1);
-        // SAFETY: only the lifetime is changed; the loop below waits until no member uses the job.
+        // SAFETY: only the lifetime is changed; `Wait` keeps this call from ending while a member uses the job.
         let job: *const Job<'static> = unsafe { std::mem::transmute(std::ptr::from_ref(job)) };
         let posted = Posted { job, tasks, chunk };
         let shared = &self.shared;
         shared.next.store(0, Ordering::Relaxed);
         shared.busy.store(self.members.len(), Ordering::Relaxed);
+        *lock(&shared.panic) = None;
+        let wait = Wait(shared);
         {
             // The epoch moves under the lock, else a member that is about to sleep would miss it.
-            let mut guard = shared.posted.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut guard = lock(&shared.posted);
             *guard = Some(posted);
             shared.epoch.fetch_add(1, Ordering::Release);
         }
         shared.wake.notify_all();
         take_part(shared, posted, 0);
-        let mut spins = 0;
-        while shared.busy.load(Ordering::Acquire) != 0 {
-            pause(&mut spins);
+        drop(wait);
+        if let Some(panic) = lock(&shared.panic).take() {
+            resume_unwind(panic);
         }
     }
 }
@@ -104,16 +128,21 @@ impl Team {
 impl Drop for Team {
     fn drop(&mut self) {
         {
-            let _posted = self.shared.posted.lock().unwrap_or_else(PoisonError::into_inner);
+            let _posted = lock(&self.shared.posted);
             self.shared.stop.store(true, Ordering::Release);
             self.shared.epoch.fetch_add(1, Ordering::Release);
         }
         self.shared.wake.notify_all();
         for m in self.members.drain(..) {
-            // A member that panicked has nothing to give back.
+            // Members catch the panics of their jobs.
             let _ = m.join();
         }
     }
+}
+
+/// A lock whose data is whole whatever panicked while it was held.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits a little; gives the processor away after a while.
@@ -135,13 +164,6 @@ fn take_part(shared: &Shared, posted: Posted, member: usize) {
 }
 
 fn work(shared: &Shared, member: usize) {
-    /// Counts the member out also when a job panics, so that `run` never waits for ever.
-    struct Done<'a>(&'a Shared);
-    impl Drop for Done<'_> {
-        fn drop(&mut self) {
-            self.0.busy.fetch_sub(1, Ordering::Release);
-        }
-    }
     let mut seen = 0;
     loop {
         let mut spins = 0;
@@ -150,7 +172,7 @@ fn work(shared: &Shared, member: usize) {
             std::hint::spin_loop();
         }
         let posted = {
-            let mut guard = shared.posted.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut guard = lock(&shared.posted);
             while shared.epoch.load(Ordering::Acquire) == seen {
                 guard = shared.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
             }
@@ -161,8 +183,11 @@ fn work(shared: &Shared, member: usize) {
             return;
         }
         if let Some(posted) = posted {
-            let _done = Done(shared);
-            take_part(shared, posted, member);
+            // `run` waits for this member and needs it again, so a panic is passed on instead of ending the thread.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| take_part(shared, posted, member))) {
+                *lock(&shared.panic) = Some(panic);
+            }
+            shared.busy.fetch_sub(1, Ordering::Release);
         }
     }
 }
@@ -185,6 +210,20 @@ mod tests {
                 });
                 assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1), "{threads} threads, {tasks} tasks");
             }
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_leaves_the_team_usable() {
+        let team = Team::new(3).unwrap();
+        for bad in [0, 50, 99] {
+            let job = |range: Range<usize>, _: usize| assert!(!range.contains(&bad), "task {bad}");
+            assert!(catch_unwind(AssertUnwindSafe(|| team.run(100, &job))).is_err(), "task {bad}");
+            let count = AtomicUsize::new(0);
+            team.run(100, &|range, _| {
+                count.fetch_add(range.len(), Ordering::Relaxed);
+            });
+            assert_eq!(count.load(Ordering::Relaxed), 100);
         }
     }
 }
