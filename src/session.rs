@@ -4,11 +4,12 @@ use crate::driver::{self, CompileError, Compiled};
 use crate::lookups::{self, Lookup};
 use crate::model::{Model, ModelError};
 use crate::runtime::{self, Call, DeviceError, LoadError, Team, Variant};
-use intwain_ir::{Graph, ParamKind, Rows, Shape, Tensor, Type};
+use intwain_ir::{Graph, Param, ParamKind, Rows, Shape, Tensor, Type};
 use intwain_passes::Timings;
 use intwain_passes::differentiate::gradients;
 use intwain_passes::hardware::{Catalogue, Hardware};
 use intwain_passes::place::{self, Strategy};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -75,13 +76,24 @@ pub enum RunError {
     Options(String),
 }
 
+/// A program with the memory to run it.
+#[derive(Debug)]
+struct Loaded {
+    /// Rows of a call.
+    rows: usize,
+    /// The strategy that was asked for.
+    asked: Option<Strategy>,
+    variant: Variant,
+    compiled: Arc<Compiled>,
+}
+
 /// A model with the programs, memory and threads to run it.
 #[derive(Debug)]
 pub struct Session<'m> {
     model: &'m Model,
     options: SessionOptions,
     teams: Vec<Team>,
-    variants: Vec<(usize, Variant, Arc<Compiled>)>,
+    variants: Vec<Loaded>,
     /// The graph of one row: names and types of inputs and outputs.
     signature: Graph,
     /// Inputs that are positions in tables.
@@ -114,43 +126,54 @@ impl<'m> Session<'m> {
 
     /// The program for calls of `rows` rows.
     pub fn compiled(&mut self, rows: usize) -> Result<Arc<Compiled>, RunError> {
-        let index = self.variant(rows)?;
-        Ok(self.variants[index].2.clone())
+        let index = self.variant(rows, self.options.split)?;
+        Ok(self.variants[index].compiled.clone())
     }
 
-    fn variant(&mut self, rows: usize) -> Result<usize, RunError> {
-        if let Some(i) = self.variants.iter().position(|v| v.0 == rows) {
+    fn known(&self, rows: usize, asked: Option<Strategy>) -> Option<usize> {
+        self.variants.iter().position(|v| v.rows == rows && v.asked == asked)
+    }
+
+    fn variant(&mut self, rows: usize, asked: Option<Strategy>) -> Result<usize, RunError> {
+        if let Some(i) = self.known(rows, asked) {
             return Ok(i);
         }
         let graph = self.model.graph(rows)?;
-        let compiled = Arc::new(compile(graph, &self.options, &mut self.timings)?);
+        let options = SessionOptions { split: asked, ..self.options.clone() };
+        let compiled = compile(graph, &options, &mut self.timings)?;
+        self.add(rows, asked, compiled)
+    }
+
+    fn add(&mut self, rows: usize, asked: Option<Strategy>, compiled: Compiled) -> Result<usize, RunError> {
         let variant = self.load(&compiled)?;
-        self.variants.push((rows, variant, compiled));
+        self.variants.push(Loaded { rows, asked, variant, compiled: Arc::new(compiled) });
         Ok(self.variants.len() - 1)
     }
 
     /// Runs the model on all rows of the inputs, in order. Inputs are by name; outputs come in model order.
     pub fn run(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<(String, Tensor)>, RunError> {
-        let signature = self.signature.clone();
-        let batched = signature.params.iter().all(|p| !matches!(p.kind, ParamKind::Input { rows: Rows::Whole }));
-        let ordered = order(&signature, inputs)?;
+        let batched = keeps_rows_apart(&self.signature);
+        let ordered = order(&self.signature, inputs)?;
         self.check_lookups(&ordered)?;
-        let total = count_rows(&signature, &ordered)?;
+        let total = count_rows(&self.signature, &ordered)?;
         let batch = self.options.batch.unwrap_or(total.min(32)).max(1);
-        let calls = if batched { self.calls(total, batch)? } else { vec![(total, None)] };
-        let mut plan = Vec::new();
-        for (rows, range) in calls {
-            plan.push(Call { variant: self.variant(rows)?, rows: range });
-        }
-        let Some(first) = plan.first() else { return Ok(self.empty(&signature)) };
-        let compiled = self.variants[first.variant].2.clone();
+        let plan = if batched {
+            self.calls(total, batch)?
+        } else {
+            let variant = self.variant(total, self.options.split)?;
+            check_types(&self.variants[variant].compiled.graph, &ordered)?;
+            vec![Call { variant, rows: None }]
+        };
+        let Some(first) = plan.first() else { return Ok(self.empty()) };
+        let compiled = self.variants[first.variant].compiled.clone();
         let mut outputs: Vec<Tensor> = compiled
             .outputs
             .iter()
             .map(|o| Tensor::zeros(if batched { with_rows(&o.ty, total) } else { o.ty.clone() }))
             .collect();
-        let devices = self.variants.iter().map(|v| v.2.programs.len()).max().unwrap_or(1);
-        let mut variants: Vec<&mut Variant> = self.variants.iter_mut().map(|v| &mut v.1).collect();
+        let devices = self.variants.iter().map(|v| v.compiled.programs.len()).max().unwrap_or(1);
+        let mut variants: Vec<&mut Variant> = self.variants.iter_mut().map(|v| &mut v.variant).collect();
+        let ordered: Vec<&Tensor> = ordered.iter().map(AsRef::as_ref).collect();
         runtime::run(&mut variants, &self.teams[..devices], &plan, &ordered, &mut outputs)?;
         Ok(compiled.outputs.iter().map(|o| o.name.to_string()).zip(outputs).collect())
     }
@@ -169,17 +192,13 @@ impl<'m> Session<'m> {
         let mut all = inputs.clone();
         all.extend(cotangents.iter().map(|(n, t)| (n.clone(), t.clone())));
         let ordered = order(&graph, &all)?;
-        for (p, t) in graph.inputs().zip(&ordered) {
-            if t.ty != *graph.ty(p.value) {
-                let problem = format!("is {}, needed is {}", t.ty, graph.ty(p.value));
-                return Err(RunError::Input { name: p.name.to_string(), problem });
-            }
-        }
+        check_types(&graph, &ordered)?;
         let compiled = compile(graph, &self.options, &mut self.timings)?;
         let mut variant = self.load(&compiled)?;
         let mut outputs: Vec<Tensor> = compiled.outputs.iter().map(|o| Tensor::zeros(o.ty.clone())).collect();
         let call = [Call { variant: 0, rows: None }];
         let teams = &self.teams[..compiled.programs.len()];
+        let ordered: Vec<&Tensor> = ordered.iter().map(AsRef::as_ref).collect();
         runtime::run(&mut [&mut variant], teams, &call, &ordered, &mut outputs)?;
         Ok(compiled.outputs.iter().map(|o| o.name.to_string()).zip(outputs).collect())
     }
@@ -190,17 +209,19 @@ impl<'m> Session<'m> {
         Variant::new(compiled.loadable(), teams, |param| Ok::<_, RunError>(model.weight(&compiled.params[param].name)?))
     }
 
-    /// Rows of each call and where they lie.
-    fn calls(&mut self, total: usize, batch: usize) -> Result<Vec<(usize, runtime::Rows)>, RunError> {
+    /// The calls that work on all rows.
+    fn calls(&mut self, total: usize, batch: usize) -> Result<Vec<Call>, RunError> {
         let mut calls = Vec::new();
         let mut at = 0;
         while at < total {
             let rows = batch.min(total - at);
-            let pieces = self.micro_batches(rows)?.min(rows);
+            let pieces = self.micro_batches(rows)?;
+            // Pieces are pieces of a pipeline, also where the planner chose it.
+            let asked = if pieces > 1 { Some(Strategy::Pipeline) } else { self.options.split };
             for piece in 0..pieces {
                 // Near-equal pieces, so that there are at most two sizes.
                 let (from, to) = (at + piece * rows / pieces, at + (piece + 1) * rows / pieces);
-                calls.push((to - from, Some(from..to)));
+                calls.push(Call { variant: self.variant(to - from, asked)?, rows: Some(from..to) });
             }
             at += rows;
         }
@@ -216,13 +237,18 @@ impl<'m> Session<'m> {
             return Ok(*pieces);
         }
         let graph = driver::prepare(self.model.graph(rows)?, &mut self.timings, &mut |_, _| {})?;
-        let pieces = plan(&graph, &self.options, &mut self.timings)?.micro_batches;
+        let plan = plan(&graph, &self.options, &mut self.timings)?;
+        let pieces = plan.micro_batches.min(rows);
+        if pieces <= 1 && self.known(rows, self.options.split).is_none() {
+            let compiled = lower(graph, plan, &mut self.timings)?;
+            self.add(rows, self.options.split, compiled)?;
+        }
         self.pieces.insert(rows, pieces);
         Ok(pieces)
     }
 
     /// Refuses positions that a table lacks.
-    fn check_lookups(&self, inputs: &[Tensor]) -> Result<(), RunError> {
+    fn check_lookups(&self, inputs: &[Cow<'_, Tensor>]) -> Result<(), RunError> {
         for lookup in &self.lookups {
             if let Some(problem) = lookup.problem(&inputs[lookup.input]) {
                 let name = self.signature.inputs().nth(lookup.input).map_or(String::new(), |p| p.name.to_string());
@@ -232,9 +258,10 @@ impl<'m> Session<'m> {
         Ok(())
     }
 
-    fn empty(&self, signature: &Graph) -> Vec<(String, Tensor)> {
-        let outputs = signature.outputs.iter();
-        outputs.map(|o| (o.name.to_string(), Tensor::zeros(with_rows(signature.ty(o.value), 0)))).collect()
+    /// The outputs of no rows.
+    fn empty(&self) -> Vec<(String, Tensor)> {
+        let zeros = |value| Tensor::zeros(with_rows(self.signature.ty(value), 0));
+        self.signature.outputs.iter().map(|o| (o.name.to_string(), zeros(o.value))).collect()
     }
 
     /// The programs compiled so far, by rows of a call.
@@ -245,8 +272,8 @@ impl<'m> Session<'m> {
     /// Memory held by each device, in bytes.
     pub fn memory(&self) -> Vec<usize> {
         let mut bytes = vec![0; self.teams.len()];
-        for (_, v, _) in &self.variants {
-            v.bytes().iter().zip(&mut bytes).for_each(|(b, total)| *total += b);
+        for v in &self.variants {
+            v.variant.bytes().iter().zip(&mut bytes).for_each(|(b, total)| *total += b);
         }
         bytes
     }
@@ -269,7 +296,27 @@ fn plan(graph: &Graph, options: &SessionOptions, timings: &mut Timings) -> Resul
 fn compile(graph: Graph, options: &SessionOptions, timings: &mut Timings) -> Result<Compiled, CompileError> {
     let graph = driver::prepare(graph, timings, &mut |_, _| {})?;
     let plan = plan(&graph, options, timings)?;
+    lower(graph, plan, timings)
+}
+
+fn lower(graph: Graph, plan: place::Plan, timings: &mut Timings) -> Result<Compiled, CompileError> {
     driver::lower(graph, plan, &crate::kernels::target(), timings, &mut |_, _| {})
+}
+
+/// Whether calls can work on pieces of a batch.
+pub(crate) fn keeps_rows_apart(graph: &Graph) -> bool {
+    graph.inputs().all(|p| matches!(p.kind, ParamKind::Input { rows: Rows::Batched }))
+}
+
+/// Refuses tensors that are not exactly what the graph takes.
+pub(crate) fn check_types(graph: &Graph, inputs: &[Cow<'_, Tensor>]) -> Result<(), RunError> {
+    match graph.inputs().zip(inputs).find(|(p, t)| t.ty != *graph.ty(p.value)) {
+        Some((p, t)) => {
+            let problem = format!("is {}, the model takes {}", t.ty, graph.ty(p.value));
+            Err(RunError::Input { name: p.name.to_string(), problem })
+        }
+        None => Ok(()),
+    }
 }
 
 pub(crate) fn with_rows(ty: &Type, rows: usize) -> Type {
@@ -277,7 +324,7 @@ pub(crate) fn with_rows(ty: &Type, rows: usize) -> Type {
 }
 
 /// The inputs in the graph's order, in its element types.
-pub(crate) fn order(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, RunError> {
+pub(crate) fn order<'t>(graph: &Graph, inputs: &'t BTreeMap<String, Tensor>) -> Result<Vec<Cow<'t, Tensor>>, RunError> {
     let missing = |name: &str| RunError::Input {
         name: name.into(),
         problem: format!("is missing; given are {}", inputs.keys().cloned().collect::<Vec<_>>().join(", ")),
@@ -292,15 +339,17 @@ pub(crate) fn order(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<
                 let problem = format!("has shape {}, the model takes {}", t.ty.shape, want.shape);
                 return Err(RunError::Input { name: p.name.to_string(), problem });
             }
-            Ok(t.cast(want.dtype))
+            Ok(if t.ty.dtype == want.dtype { Cow::Borrowed(t) } else { Cow::Owned(t.cast(want.dtype)) })
         })
         .collect()
 }
 
-/// Rows of the inputs, which must agree.
-pub(crate) fn count_rows(graph: &Graph, inputs: &[Tensor]) -> Result<usize, RunError> {
+/// Rows of the inputs, which must agree. Inputs of a graph of one row that have another first extent have it always.
+pub(crate) fn count_rows(graph: &Graph, inputs: &[Cow<'_, Tensor>]) -> Result<usize, RunError> {
+    let apart = keeps_rows_apart(graph);
+    let open = |p: &Param| apart || graph.shape(p.value).first() == Some(&1);
     let mut rows: Option<(usize, String)> = None;
-    for (p, t) in graph.inputs().zip(inputs) {
+    for (p, t) in graph.inputs().zip(inputs).filter(|(p, _)| open(p)) {
         let n = t.ty.shape.first().copied().unwrap_or(1);
         match &rows {
             Some((m, first)) if *m != n => {

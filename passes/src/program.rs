@@ -10,7 +10,7 @@ use crate::memory::{self, Storage};
 use cranelift_entity::SecondaryMap;
 use intwain_ir::compute::Compute;
 use intwain_ir::ops::{Op, Scan};
-use intwain_ir::{Graph, NodeId, Origin, ParamKind, Rows, Target, Trainable, Type, Value};
+use intwain_ir::{Graph, NodeId, Origin, Param, ParamKind, Rows, Target, Trainable, Type, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -140,9 +140,17 @@ pub struct DeviceProgram {
 
 /// Makes the program of a Local graph from its clusters. Bodies of loops are fused for `target` here.
 pub fn program(graph: &Graph, clusters: &[Cluster], target: &dyn Target) -> DeviceProgram {
+    build(graph, clusters, target, &[])
+}
+
+/// The same, where the memory of some parameters is not used for anything else.
+fn build(graph: &Graph, clusters: &[Cluster], target: &dyn Target, kept: &[Param]) -> DeviceProgram {
     let mut b = Builder::new(graph, clusters, target);
     for cluster in clusters {
         b.cluster(cluster);
+    }
+    for p in kept {
+        b.read(p.value);
     }
     b.finish()
 }
@@ -262,7 +270,8 @@ impl<'g> Builder<'g> {
             };
         }
         let clusters = fuse(&body, self.target);
-        let program = program(&body, &clusters, self.target);
+        // What every step sees is written once, before the first step.
+        let program = build(&body, &clusters, self.target, &body.params[first_whole..]);
         let find = |name: &str| {
             let all = program.inputs.iter().chain(&program.weights);
             all.into_iter().find(|b| *b.name == *name).map(|b| b.buffer).expect("every parameter has a buffer")

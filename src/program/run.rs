@@ -3,8 +3,9 @@
 use super::ProgramError;
 use super::read::{ProgramDir, ProgramVariant};
 use crate::runtime::{self, Call, Team, Variant};
-use crate::session::{RunError, count_rows, order, with_rows};
-use intwain_ir::{Graph, ParamKind, Rows, Tensor};
+use crate::session::{RunError, check_types, count_rows, keeps_rows_apart, order, with_rows};
+use intwain_ir::{Graph, Tensor};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// A program with the memory and threads to run it.
@@ -37,11 +38,17 @@ impl<'d> ProgramSession<'d> {
         let signature = self.signature();
         let mut ordered = order(signature, inputs)?;
         let total = count_rows(signature, &ordered)?;
-        let batched = signature.params.iter().all(|p| !matches!(p.kind, ParamKind::Input { rows: Rows::Whole }));
-        let calls = if batched { self.calls(total) } else { vec![(self.whole(total)?, None)] };
+        let batched = keeps_rows_apart(signature);
+        let calls = if batched {
+            self.calls(total)
+        } else {
+            let variant = self.whole(total)?;
+            check_types(&self.dir.variants()[variant].whole, &ordered)?;
+            vec![(variant, None)]
+        };
         let padded = calls.iter().filter_map(|c| c.1.as_ref().map(|r| r.end)).max().unwrap_or(total);
         if padded > total {
-            ordered = ordered.iter().map(|t| pad(t, padded)).collect();
+            ordered = ordered.iter().map(|t| Cow::Owned(pad(t, padded))).collect();
         }
         let mut plan = Vec::new();
         for (variant, rows) in calls {
@@ -53,6 +60,7 @@ impl<'d> ProgramSession<'d> {
         if !plan.is_empty() {
             let mut variants: Vec<&mut Variant> = self.loaded.iter_mut().map(|v| &mut v.1).collect();
             let devices = self.dir.variants().iter().map(|v| v.programs.len()).max().unwrap_or(1);
+            let ordered: Vec<&Tensor> = ordered.iter().map(AsRef::as_ref).collect();
             runtime::run(&mut variants, &self.teams[..devices], &plan, &ordered, &mut outputs)
                 .map_err(RunError::from)?;
         }

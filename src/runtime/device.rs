@@ -171,13 +171,24 @@ impl Device {
     /// Runs what depends on weights only, and rearranges operands for their kernels.
     pub(crate) fn run_prepare(&mut self, team: &Team, links: &Links) -> Result<(), DeviceError> {
         self.prepare_bodies(team, links, Known::Weights)?;
-        self.run(&self.program.prepare, &self.prepare, 0, team, links)?;
+        let mut next_loop = 0;
+        for (c, r) in self.program.prepare.iter().zip(&self.prepare) {
+            // Its operand may be what the command before has made.
+            self.rearrange(|to| r.args.contains(&to));
+            self.run(std::slice::from_ref(c), std::slice::from_ref(r), next_loop, team, links)?;
+            next_loop += usize::from(matches!(c.action, Action::Loop(_)));
+        }
         self.prepare_bodies(team, links, Known::All)?;
-        for &(k, from, to) in &self.packs {
+        self.rearrange(|_| true);
+        Ok(())
+    }
+
+    /// Rearranges operands, by where their rearranged copies are.
+    fn rearrange(&self, wanted: impl Fn(*mut u8) -> bool) {
+        for &(k, from, to) in self.packs.iter().filter(|(_, _, to)| wanted(*to)) {
             // SAFETY: addresses of an operand and of the room reserved for its copy.
             unsafe { self.code.pack(k, from, to) };
         }
-        Ok(())
     }
 
     /// Runs the commands of a call. Inputs are in their buffers.

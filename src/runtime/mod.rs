@@ -95,6 +95,26 @@ impl Variant {
         Ok(Variant { devices, links, inputs, outputs })
     }
 
+    /// Whether the host's tensors have what a call reads and writes.
+    fn fits<'t>(
+        &self,
+        rows: &Rows,
+        inputs: impl ExactSizeIterator<Item = &'t Tensor>,
+        outputs: impl ExactSizeIterator<Item = &'t Tensor>,
+    ) -> bool {
+        let fit = |place: &Place, host: &Tensor| {
+            let (port, host) = (&place.port.ty, &host.ty);
+            let same = port.dtype == host.dtype && port.shape.get(1..) == host.shape.get(1..);
+            let enough = match (rows, port.shape.first(), host.shape.first()) {
+                (Some(rows), Some(&n), Some(&all)) => rows.len() == n && rows.end <= all,
+                (_, ours, theirs) => ours == theirs,
+            };
+            same && enough
+        };
+        let counts = inputs.len() == self.inputs.len() && outputs.len() == self.outputs.len();
+        counts && self.inputs.iter().zip(inputs).chain(self.outputs.iter().zip(outputs)).all(|(p, t)| fit(p, t))
+    }
+
     /// Memory held by each device, in bytes.
     pub(crate) fn bytes(&self) -> Vec<usize> {
         self.devices.iter().map(Device::bytes).collect()
@@ -110,20 +130,29 @@ pub(crate) struct Call {
     pub(crate) rows: Rows,
 }
 
-/// Runs calls in order. `inputs` and `outputs` are the host's whole tensors, in the order of the graph.
+/// Runs calls in order. `inputs` and `outputs` are the host's whole tensors, in the order of the graph; where a call has
+/// no rows they are of the types of its ports, else of those types but for the number of rows.
 pub(crate) fn run(
     variants: &mut [&mut Variant],
     teams: &[Team],
     calls: &[Call],
-    inputs: &[Tensor],
+    inputs: &[&Tensor],
     outputs: &mut [Tensor],
 ) -> Result<(), DeviceError> {
+    for call in calls {
+        let v = &variants[call.variant];
+        assert!(
+            v.fits(&call.rows, inputs.iter().copied(), outputs.iter()),
+            "tensors of other types than the program's"
+        );
+    }
     let outputs: Vec<Host> = outputs.iter_mut().map(Host::new).collect();
     let devices = teams.len();
     // For each device, its half of every variant.
     let mut halves: Vec<Vec<Option<&mut Device>>> = (0..devices).map(|_| Vec::new()).collect();
     let mut shared: Vec<(&Links, &[Place], &[Place])> = Vec::new();
     for v in variants.iter_mut() {
+        v.links.reset();
         // A variant may use fewer devices than another.
         let mut own = v.devices.iter_mut();
         for half in halves.iter_mut() {
@@ -132,28 +161,34 @@ pub(crate) fn run(
         shared.push((&v.links, &v.inputs, &v.outputs));
     }
     let (shared, outputs) = (&shared, &outputs);
+    /// Stops all devices unless it is disarmed: one that fails or panics must not leave others waiting.
+    struct Alarm<'a, 'b>(Option<&'a [(&'b Links, &'b [Place], &'b [Place])]>);
+    impl Drop for Alarm<'_, '_> {
+        fn drop(&mut self) {
+            self.0.into_iter().flatten().for_each(|s| s.0.stop());
+        }
+    }
     let work = move |index: usize, mut half: Vec<Option<&mut Device>>| -> Result<(), DeviceError> {
+        let mut alarm = Alarm(Some(shared));
         for call in calls {
             let (links, ins, outs) = shared[call.variant];
             let Some(device) = &mut half[call.variant] else { continue };
             copy_in(device, index, ins, inputs, &call.rows);
-            if let Err(e) = device.run_step(&teams[index], links) {
-                shared.iter().for_each(|s| s.0.stop());
-                return Err(e);
-            }
+            device.run_step(&teams[index], links)?;
             copy_out(device, index, outs, outputs, &call.rows);
         }
+        alarm.0 = None;
         Ok(())
     };
-    let results: Vec<Result<(), DeviceError>> = if devices == 1 {
-        halves.into_iter().enumerate().map(|(i, half)| work(i, half)).collect()
-    } else {
-        std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                halves.into_iter().enumerate().map(|(i, half)| scope.spawn(move || work(i, half))).collect();
-            threads.into_iter().map(|t| t.join().unwrap_or_else(|p| std::panic::resume_unwind(p))).collect()
-        })
-    };
+    let mut halves = halves.into_iter().enumerate();
+    let first = halves.next();
+    let results: Vec<Result<(), DeviceError>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = halves.map(|(i, half)| scope.spawn(move || work(i, half))).collect();
+        // The first device works on this thread.
+        let mut results: Vec<_> = first.into_iter().map(|(i, half)| work(i, half)).collect();
+        results.extend(threads.into_iter().map(|t| t.join().unwrap_or_else(|p| std::panic::resume_unwind(p))));
+        results
+    });
     // A device that fails stops the others: report the cause.
     let stopped = |e: &DeviceError| matches!(e, DeviceError::Link { problem: LinkError::Stopped, .. });
     let mut errors: Vec<DeviceError> = results.into_iter().filter_map(Result::err).collect();
@@ -185,7 +220,7 @@ fn row_offset(ty: &Type, rows: &Rows) -> usize {
 }
 
 /// Copies a call's inputs, or the device's parts of them, to the device.
-fn copy_in(device: &Device, index: usize, places: &[Place], inputs: &[Tensor], rows: &Rows) {
+fn copy_in(device: &Device, index: usize, places: &[Place], inputs: &[&Tensor], rows: &Rows) {
     for (place, host) in places.iter().zip(inputs) {
         let Some(id) = place.buffers[index] else { continue };
         let (to, ty) = device.buffer(id);

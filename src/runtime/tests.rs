@@ -70,7 +70,7 @@ fn every_strategy_gives_the_interpreter_s_values() {
             let mut variant = Variant::new::<Failed>(compiled.loadable(), &teams, |i| Ok(by_name(i))).unwrap();
             let mut out: Vec<Tensor> = want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
             let calls = vec![Call { variant: 0, rows: Some(0..rows) }; 3];
-            run(&mut [&mut variant], &teams, &calls, &args[..1], &mut out).unwrap();
+            run(&mut [&mut variant], &teams, &calls, &[&args[0]], &mut out).unwrap();
             for (got, want) in out.iter().zip(&want) {
                 match strategy {
                     Strategy::One | Strategy::Data | Strategy::Pipeline => {
@@ -129,7 +129,69 @@ fn loops_give_the_interpreter_s_bits() {
         let mut variant = Variant::new::<Failed>(compiled.loadable(), &teams, |i| Ok(args[i].clone())).unwrap();
         let mut out: Vec<Tensor> = want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
         let calls = vec![Call { variant: 0, rows: Some(0..5) }; 2];
-        run(&mut [&mut variant], &teams, &calls, &args[..1], &mut out).unwrap();
+        run(&mut [&mut variant], &teams, &calls, &[&args[0]], &mut out).unwrap();
         assert_eq!(out, want, "{strategy}");
     }
+}
+
+/// Runs a graph of inputs named `x…` and weights on one device, twice, and compares the bits with the interpreter's.
+fn check_alone(whole: &Graph, inputs: usize) {
+    let hardware = Catalogue::built_in().get("cpu").unwrap();
+    let args: Vec<Tensor> = whole.params.iter().enumerate().map(|(i, p)| numbers(whole.ty(p.value), i)).collect();
+    let want = interp::run(whole, args.clone()).unwrap();
+    let mut timings = Timings::default();
+    let graph = driver::prepare(whole.clone(), &mut timings, &mut |_, _| {}).unwrap();
+    let ask = place::Options { strategy: Some(Strategy::One), ..place::Options::default() };
+    let plan = driver::plan(&graph, &hardware, ask, &mut timings).unwrap();
+    let compiled = driver::lower(graph, plan, &crate::kernels::target(), &mut timings, &mut |_, _| {}).unwrap();
+    let teams = [Team::new(2).unwrap()];
+    let mut variant = Variant::new::<Failed>(compiled.loadable(), &teams, |i| Ok(args[i].clone())).unwrap();
+    let mut out: Vec<Tensor> = want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
+    let calls = vec![Call { variant: 0, rows: None }; 2];
+    run(&mut [&mut variant], &teams, &calls, &args[..inputs].iter().collect::<Vec<_>>(), &mut out).unwrap();
+    assert_eq!(out, want);
+}
+
+#[test]
+fn products_of_weights_are_made_when_weights_load() {
+    let mut g = Graph::new("m");
+    let x = g.input("x", Type::new(DType::F32, [3, 40]), Rows::Batched);
+    let u = g.weight("u", Type::new(DType::F32, [40, 24]), Trainable::Yes);
+    let v = g.weight("v", Type::new(DType::F32, [24, 32]), Trainable::Yes);
+    let w = g.weight("w", Type::new(DType::F32, [32, 16]), Trainable::Yes);
+    let uv = g.matmul(u, v).unwrap();
+    let uvw = g.matmul(uv, w).unwrap();
+    let y = g.matmul(x, uvw).unwrap();
+    g.output("y", y);
+    check_alone(&g, 1);
+}
+
+#[test]
+fn every_step_of_a_loop_sees_what_does_not_change() {
+    let ty = || Type::new(DType::F32, [5, 3]);
+    let mut body = Graph::new("step");
+    let h = body.input("h", ty(), Rows::Whole);
+    let x = body.input("x", ty(), Rows::Whole);
+    let u = body.input("u", Type::new(DType::F32, [3, 3]), Rows::Whole);
+    // Read by the first command only; later values, three of which live at once, could take its memory.
+    let c = body.input("c", Type::new(DType::F32, [3, 3]), Rows::Whole);
+    let a = body.matmul(h, c).unwrap();
+    let p = body.matmul(a, u).unwrap();
+    let q = body.matmul(p, u).unwrap();
+    let r = body.matmul(q, u).unwrap();
+    let sum = body.add(p, q).unwrap();
+    let sum = body.add(sum, r).unwrap();
+    let next = body.add(sum, x).unwrap();
+    body.output("h", next);
+    body.output("y", next);
+    let mut g = Graph::new("m");
+    let x = g.input("x", Type::new(DType::F32, [4, 5, 3]), Rows::Whole);
+    let c = g.input("xc", Type::new(DType::F32, [3, 3]), Rows::Whole);
+    let u = g.weight("u", Type::new(DType::F32, [3, 3]), Trainable::Yes);
+    let zero = g.full(DType::F32, 1.0, &[5, 3].into()).unwrap();
+    let scan = ops::Scan { count: 4, states: 1, sequences: 1, body: std::sync::Arc::new(body) };
+    let results = g.push_all(scan, &[zero, x, u, c]).unwrap();
+    g.output("last", results[0]);
+    g.output("all", results[1]);
+    check_alone(&g, 2);
 }

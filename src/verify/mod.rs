@@ -301,7 +301,7 @@ impl<'g> Whole<'g> {
         let mut variant = Variant::new(program, &teams, |i| Ok::<_, RunError>(self.args[i].clone()))?;
         let is_input = |p: &intwain_ir::Param| matches!(p.kind, ParamKind::Input { .. });
         let params = self.graph.params.iter().zip(&self.args);
-        let inputs: Vec<Tensor> = params.filter(|(p, _)| is_input(p)).map(|(_, t)| t.clone()).collect();
+        let inputs: Vec<&Tensor> = params.filter(|(p, _)| is_input(p)).map(|(_, t)| t).collect();
         let mut outputs: Vec<Tensor> = program.outputs.iter().map(|o| Tensor::zeros(o.ty.clone())).collect();
         let call = [Call { variant: 0, rows: None }];
         runtime::run(&mut [&mut variant], &teams, &call, &inputs, &mut outputs).map_err(RunError::from)?;

@@ -39,6 +39,19 @@ pub struct Imported {
     pub vars: VarTree,
 }
 
+/// Names with `_1`, `_2`, … on repeats, passing over what others are called.
+fn unique_names(names: &[&str]) -> Vec<String> {
+    let mut unique: Vec<String> = Vec::new();
+    for (i, name) in names.iter().enumerate() {
+        let numbered = (1..).map(|k| format!("{name}_{k}"));
+        let own = (!names[..i].contains(name)).then(|| name.to_string());
+        let free =
+            |candidate: &String| !unique.contains(candidate) && (candidate == name || !names.contains(&&**candidate));
+        unique.push(own.into_iter().chain(numbered).find(free).expect("numbers do not end"));
+    }
+    unique
+}
+
 /// Builds the graph of a model; `file` is for messages.
 pub fn import(model: &KerasModel, file: &Path, options: &ImportOptions) -> Result<Imported, ImportErrors> {
     let mut imported = build(model, file, options)?;
@@ -123,13 +136,9 @@ impl Builder {
         self.declare(model, 0);
         let outputs = self.model(model, 0, &inputs)?;
         let Some(outputs) = outputs else { return Err(Fail::Placed(Vec::new())) };
-        let mut names: BTreeMap<&str, usize> = BTreeMap::new();
-        for (source, output) in model.outputs.iter().zip(outputs) {
-            let name = model.layer(*source).name.as_str();
-            let count = names.entry(name).or_insert(0);
-            let unique = if *count == 0 { name.to_string() } else { format!("{name}_{count}") };
-            *count += 1;
-            self.cx.g.output(&unique, output.value);
+        let names: Vec<&str> = model.outputs.iter().map(|source| model.layer(*source).name.as_str()).collect();
+        for (name, output) in unique_names(&names).iter().zip(outputs) {
+            self.cx.g.output(name, output.value);
         }
         let (vars, values) = self.cx.tree();
         Ok(Imported { graph: in_order(&self.cx.g, &values)?, vars })
