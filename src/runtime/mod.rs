@@ -147,39 +147,18 @@ pub(crate) fn run(
         );
     }
     let outputs: Vec<Host> = outputs.iter_mut().map(Host::new).collect();
-    let devices = teams.len();
-    // For each device, its half of every variant.
-    let mut halves: Vec<Vec<Option<&mut Device>>> = (0..devices).map(|_| Vec::new()).collect();
-    let mut shared: Vec<(&Links, &[Place], &[Place])> = Vec::new();
+    // For each device, its half of every variant; a variant may use fewer devices than another.
+    let mut halves: Vec<Vec<Option<&mut Device>>> = (0..teams.len()).map(|_| Vec::new()).collect();
+    let mut shared: Vec<Shared<'_>> = Vec::new();
     for v in variants.iter_mut() {
         v.links.reset();
-        // A variant may use fewer devices than another.
         let mut own = v.devices.iter_mut();
-        for half in halves.iter_mut() {
-            half.push(own.next());
-        }
-        shared.push((&v.links, &v.inputs, &v.outputs));
+        halves.iter_mut().for_each(|half| half.push(own.next()));
+        shared.push(Shared { links: &v.links, inputs: &v.inputs, outputs: &v.outputs });
     }
-    let (shared, outputs) = (&shared, &outputs);
-    /// Stops all devices unless it is disarmed: one that fails or panics must not leave others waiting.
-    struct Alarm<'a, 'b>(Option<&'a [(&'b Links, &'b [Place], &'b [Place])]>);
-    impl Drop for Alarm<'_, '_> {
-        fn drop(&mut self) {
-            self.0.into_iter().flatten().for_each(|s| s.0.stop());
-        }
-    }
-    let work = move |index: usize, mut half: Vec<Option<&mut Device>>| -> Result<(), DeviceError> {
-        let mut alarm = Alarm(Some(shared));
-        for call in calls {
-            let (links, ins, outs) = shared[call.variant];
-            let Some(device) = &mut half[call.variant] else { continue };
-            copy_in(device, index, ins, inputs, &call.rows);
-            device.run_step(&teams[index], links)?;
-            copy_out(device, index, outs, outputs, &call.rows);
-        }
-        alarm.0 = None;
-        Ok(())
-    };
+    let hosts = (inputs, &outputs[..]);
+    let work = |index: usize, half| serve(index, half, &teams[index], calls, &shared, hosts);
+    let work = &work;
     let mut halves = halves.into_iter().enumerate();
     let first = halves.next();
     let results: Vec<Result<(), DeviceError>> = std::thread::scope(|scope| {
@@ -194,6 +173,44 @@ pub(crate) fn run(
     let mut errors: Vec<DeviceError> = results.into_iter().filter_map(Result::err).collect();
     errors.sort_by_key(stopped);
     errors.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// What the devices of a variant share.
+#[derive(Clone, Copy)]
+struct Shared<'v> {
+    links: &'v Links,
+    inputs: &'v [Place],
+    outputs: &'v [Place],
+}
+
+/// Stops all devices when dropped, unless it was called off: one that fails or panics must not leave others waiting.
+struct Alarm<'s>(&'s [Shared<'s>]);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|s| s.links.stop());
+    }
+}
+
+/// One device's work on all calls, with its half of every variant.
+fn serve(
+    index: usize,
+    mut half: Vec<Option<&mut Device>>,
+    team: &Team,
+    calls: &[Call],
+    shared: &[Shared<'_>],
+    (inputs, outputs): (&[&Tensor], &[Host]),
+) -> Result<(), DeviceError> {
+    let alarm = Alarm(shared);
+    for call in calls {
+        let Shared { links, inputs: ins, outputs: outs } = shared[call.variant];
+        let Some(device) = &mut half[call.variant] else { continue };
+        copy_in(device, index, ins, inputs, &call.rows);
+        device.run_step(team, links)?;
+        copy_out(device, index, outs, outputs, &call.rows);
+    }
+    std::mem::forget(alarm);
+    Ok(())
 }
 
 /// A tensor of the host that devices write parts of.
