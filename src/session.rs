@@ -266,7 +266,7 @@ impl<'m> Session<'m> {
 
     /// The programs compiled so far, by rows of a call.
     pub fn programs(&self) -> impl Iterator<Item = (usize, &Compiled)> {
-        self.variants.iter().map(|(rows, _, compiled)| (*rows, &**compiled))
+        self.variants.iter().map(|v| (v.rows, &*v.compiled))
     }
 
     /// Memory held by each device, in bytes.
