@@ -154,7 +154,7 @@ impl<'m> Session<'m> {
     pub fn run(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<(String, Tensor)>, RunError> {
         let batched = keeps_rows_apart(&self.signature);
         let ordered = order(&self.signature, inputs)?;
-        self.check_lookups(&ordered)?;
+        check_lookups(&self.signature, &self.lookups, &ordered)?;
         let total = count_rows(&self.signature, &ordered)?;
         let batch = self.options.batch.unwrap_or(total.min(32)).max(1);
         let plan = if batched {
@@ -186,7 +186,7 @@ impl<'m> Session<'m> {
         cotangents: &BTreeMap<String, Tensor>,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
         let known = order(&self.signature, inputs)?;
-        self.check_lookups(&known)?;
+        check_lookups(&self.signature, &self.lookups, &known)?;
         let rows = count_rows(&self.signature, &known)?;
         let graph = gradients(&self.model.graph(rows)?).map_err(CompileError::from)?;
         let mut all = inputs.clone();
@@ -247,17 +247,6 @@ impl<'m> Session<'m> {
         Ok(pieces)
     }
 
-    /// Refuses positions that a table lacks.
-    fn check_lookups(&self, inputs: &[Cow<'_, Tensor>]) -> Result<(), RunError> {
-        for lookup in &self.lookups {
-            if let Some(problem) = lookup.problem(&inputs[lookup.input]) {
-                let name = self.signature.inputs().nth(lookup.input).map_or(String::new(), |p| p.name.to_string());
-                return Err(RunError::Input { name, problem });
-            }
-        }
-        Ok(())
-    }
-
     /// The outputs of no rows.
     fn empty(&self) -> Vec<(String, Tensor)> {
         let zeros = |value| Tensor::zeros(with_rows(self.signature.ty(value), 0));
@@ -306,6 +295,17 @@ fn lower(graph: Graph, plan: place::Plan, timings: &mut Timings) -> Result<Compi
 /// Whether calls can work on pieces of a batch.
 pub(crate) fn keeps_rows_apart(graph: &Graph) -> bool {
     graph.inputs().all(|p| matches!(p.kind, ParamKind::Input { rows: Rows::Batched }))
+}
+
+/// Refuses positions that a table lacks.
+pub(crate) fn check_lookups(graph: &Graph, lookups: &[Lookup], inputs: &[Cow<'_, Tensor>]) -> Result<(), RunError> {
+    for lookup in lookups {
+        if let Some(problem) = lookup.problem(&inputs[lookup.input]) {
+            let name = graph.inputs().nth(lookup.input).map_or(String::new(), |p| p.name.to_string());
+            return Err(RunError::Input { name, problem });
+        }
+    }
+    Ok(())
 }
 
 /// Refuses tensors that are not exactly what the graph takes.

@@ -2,8 +2,9 @@
 
 use super::ProgramError;
 use super::read::{ProgramDir, ProgramVariant};
+use crate::lookups::{self, Lookup};
 use crate::runtime::{self, Call, Team, Variant};
-use crate::session::{RunError, check_types, count_rows, keeps_rows_apart, order, with_rows};
+use crate::session::{RunError, check_lookups, check_types, count_rows, keeps_rows_apart, order, with_rows};
 use intwain_ir::{Graph, Tensor};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,6 +14,8 @@ use std::collections::BTreeMap;
 pub struct ProgramSession<'d> {
     dir: &'d ProgramDir,
     teams: Vec<Team>,
+    /// Inputs that are positions in tables.
+    lookups: Vec<Lookup>,
     /// The loaded variants, by their place in the directory.
     loaded: Vec<(usize, Variant)>,
 }
@@ -24,7 +27,8 @@ impl<'d> ProgramSession<'d> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = threads.unwrap_or((cores / devices).max(1));
         let teams = (0..devices).map(|_| Team::new(threads)).collect::<Result<_, _>>().map_err(RunError::from)?;
-        Ok(ProgramSession { dir, teams, loaded: Vec::new() })
+        let lookups = lookups::find(&dir.variants()[0].whole);
+        Ok(ProgramSession { dir, teams, lookups, loaded: Vec::new() })
     }
 
     /// What the program takes and gives.
@@ -37,6 +41,7 @@ impl<'d> ProgramSession<'d> {
     pub fn run(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<(String, Tensor)>, ProgramError> {
         let signature = self.signature();
         let mut ordered = order(signature, inputs)?;
+        check_lookups(signature, &self.lookups, &ordered)?;
         let total = count_rows(signature, &ordered)?;
         let batched = keeps_rows_apart(signature);
         let calls = if batched {
