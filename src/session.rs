@@ -312,7 +312,7 @@ pub(crate) fn check_lookups(graph: &Graph, lookups: &[Lookup], inputs: &[Cow<'_,
 pub(crate) fn check_types(graph: &Graph, inputs: &[Cow<'_, Tensor>]) -> Result<(), RunError> {
     match graph.inputs().zip(inputs).find(|(p, t)| t.ty != *graph.ty(p.value)) {
         Some((p, t)) => {
-            let problem = format!("is {}, the model takes {}", t.ty, graph.ty(p.value));
+            let problem = format!("is {}, needed is {}", t.ty, graph.ty(p.value));
             Err(RunError::Input { name: p.name.to_string(), problem })
         }
         None => Ok(()),

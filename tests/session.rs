@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails where something is missing")]
 
-use intwain::{Model, ModelOptions, RunError, Session, SessionOptions, Shape, Strategy, Tensor};
+use intwain::build::{self, Request};
+use intwain::{Catalogue, Model, ModelOptions, ProgramDir, ProgramSession, RunError, Session, SessionOptions};
+use intwain::{Shape, Strategy, Tensor, Timings};
 use intwain_ir::{ParamKind, interp};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -115,5 +117,52 @@ fn a_session_takes_batches_of_any_size_one_after_another() {
                 assert!((a - b).abs() < 1e-5, "{split:?}, {rows} rows: {a} against {b}");
             }
         }
+    }
+}
+
+/// The model compiled to a directory for a call of `rows` rows.
+fn compiled(m: &Model, rows: usize, folder: &std::path::Path) -> ProgramDir {
+    let request = Request::new(Catalogue::built_in().get("cpu").unwrap(), rows).split(Strategy::One);
+    let dir = folder.join("program");
+    build::write(&dir, m, &request, &[], &mut Timings::default()).unwrap();
+    ProgramDir::open(&dir).unwrap()
+}
+
+#[test]
+fn a_program_without_a_row_axis_takes_its_own_extents_only() {
+    let (four, open) = ([json!(4), json!(6)], [Value::Null, json!(2)]);
+    let layers = [input("x", &four), input("y", &open), dense("d", 3, "x", &four), dense("e", 2, "y", &open)];
+    let m = model(&layers, &["x", "y"], &["d", "e"]);
+    let folder = tempfile::tempdir().unwrap();
+    let dir = compiled(&m, 3, folder.path());
+    let mut session = ProgramSession::new(&dir, Some(1)).unwrap();
+    let inputs = named(&[("x", numbers([4, 6])), ("y", numbers([3, 2]))]);
+    let found: Vec<Tensor> = session.run(&inputs).unwrap().into_iter().map(|o| o.1).collect();
+    assert_eq!(found, expected(&m, 3, &inputs));
+    let inputs = named(&[("x", numbers([4, 6])), ("y", numbers([5, 2]))]);
+    let said = session.run(&inputs).unwrap_err().to_string();
+    assert!(said.contains("`y`") && said.contains("--batch 5"), "{said}");
+}
+
+#[test]
+fn positions_that_a_table_lacks_are_refused_by_programs_too() {
+    let open = [Value::Null, json!(2)];
+    let table = json!({"class_name": "Embedding", "name": "t",
+        "config": {"name": "t", "trainable": true, "dtype": "float32", "input_dim": 5, "output_dim": 3,
+            "embeddings_initializer": {"module": "keras.initializers", "class_name": "RandomUniform",
+                "config": {"minval": -1.0, "maxval": 1.0, "seed": null}},
+            "embeddings_regularizer": null, "activity_regularizer": null, "embeddings_constraint": null, "mask_zero": false},
+        "inbound_nodes": [{"args": [from("x", &open)], "kwargs": {}}]});
+    let m = model(&[input("x", &open), table], &["x"], &["t"]);
+    let folder = tempfile::tempdir().unwrap();
+    let dir = compiled(&m, 2, folder.path());
+    let at = |v: &[f32]| named(&[("x", Tensor::from_f32([2, 2], v))]);
+    let mut programs = ProgramSession::new(&dir, Some(1)).unwrap();
+    let mut models = Session::new(&m, on(1, None)).unwrap();
+    assert_eq!(programs.run(&at(&[0.0, 4.0, 1.0, 2.0])).unwrap(), models.run(&at(&[0.0, 4.0, 1.0, 2.0])).unwrap());
+    for bad in [5.0, -1.0] {
+        let said = programs.run(&at(&[0.0, bad, 1.0, 2.0])).unwrap_err().to_string();
+        assert_eq!(said, models.run(&at(&[0.0, bad, 1.0, 2.0])).unwrap_err().to_string());
+        assert!(said.contains("`x`") && said.contains("rows 0 to 4"), "{said}");
     }
 }

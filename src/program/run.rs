@@ -42,15 +42,9 @@ impl<'d> ProgramSession<'d> {
         let signature = self.signature();
         let mut ordered = order(signature, inputs)?;
         check_lookups(signature, &self.lookups, &ordered)?;
-        let total = count_rows(signature, &ordered)?;
         let batched = keeps_rows_apart(signature);
-        let calls = if batched {
-            self.calls(total)
-        } else {
-            let variant = self.whole(total)?;
-            check_types(&self.dir.variants()[variant].whole, &ordered)?;
-            vec![(variant, None)]
-        };
+        let total = if batched { count_rows(signature, &ordered)? } else { 0 };
+        let calls = if batched { self.calls(total) } else { vec![(self.whole(&ordered)?, None)] };
         let padded = calls.iter().filter_map(|c| c.1.as_ref().map(|r| r.end)).max().unwrap_or(total);
         if padded > total {
             ordered = ordered.iter().map(|t| Cow::Owned(pad(t, padded))).collect();
@@ -93,15 +87,17 @@ impl<'d> ProgramSession<'d> {
     }
 
     /// The variant for a model without a row axis, which is called once.
-    fn whole(&self, total: usize) -> Result<usize, ProgramError> {
+    fn whole(&self, inputs: &[Cow<'_, Tensor>]) -> Result<usize, ProgramError> {
+        let fits = |v: &ProgramVariant| check_types(&v.whole, inputs);
         let variants = self.dir.variants();
-        let has = |v: &ProgramVariant| v.rows.unwrap_or(total);
-        variants.iter().position(|v| has(v) == total).ok_or_else(|| {
-            let list: Vec<String> = variants.iter().map(|v| has(v).to_string()).collect();
-            let problem = format!(
-                "mixes rows, so that a call cannot be filled up: {total} rows are given, it takes {}; compile with --batch {total}",
-                list.join(" or ")
-            );
+        variants.iter().position(|v| fits(v).is_ok()).ok_or_else(|| {
+            let why = fits(&variants[0]).err().map_or(String::new(), |e| e.to_string());
+            let takes = variants[0].whole.inputs().map(|p| variants[0].whole.shape(p.value).first());
+            let given = inputs.iter().map(|t| t.ty.shape.first());
+            let rows =
+                takes.zip(given).find(|(takes, given)| takes != given).and_then(|(_, given)| given).unwrap_or(&1);
+            let problem =
+                format!("mixes rows, so that a call cannot be filled up: {why}; compile the model with --batch {rows}");
             ProgramError::unusable(self.dir.path(), problem)
         })
     }
