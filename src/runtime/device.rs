@@ -243,6 +243,7 @@ impl Device {
         links: &Links,
     ) -> Result<(), DeviceError> {
         for (c, r) in commands.iter().zip(ready) {
+            links.beat();
             match &c.action {
                 Action::Loop(l) => {
                     self.repeat(l, &self.bodies[next_loop], r, team, links)?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Slots of a ring.
 const SLOTS: u64 = 2;
 
-/// How long a device waits for another before it gives up.
+/// How long a device waits while no device goes on before it gives up: only a defect makes it.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A direction of a channel.
@@ -30,7 +30,7 @@ pub enum LinkError {
     #[error("another device stopped")]
     Stopped,
     /// The other device did not answer.
-    #[error("device {device} waited {seconds} s for channel {channel}")]
+    #[error("device {device} waited for channel {channel}, and no device went on for {seconds} s")]
     TimedOut {
         /// The device that waits.
         device: usize,
@@ -54,6 +54,9 @@ struct Ring {
 pub(crate) struct Links {
     rings: BTreeMap<Route, Ring>,
     stop: AtomicBool,
+    /// Counts commands of all devices.
+    beats: AtomicU64,
+    patience: Duration,
 }
 
 impl Links {
@@ -65,12 +68,17 @@ impl Links {
             Ok(Ring { memory, slot, sent: AtomicU64::new(0), taken: AtomicU64::new(0) })
         };
         let rings = routes.into_iter().map(|(r, bytes)| Ok((r, ring(bytes)?))).collect::<Result<_, OutOfMemory>>()?;
-        Ok(Links { rings, stop: AtomicBool::new(false) })
+        Ok(Links { rings, stop: AtomicBool::new(false), beats: AtomicU64::new(0), patience: PATIENCE })
     }
 
     /// Makes every wait end with an error: a device has failed.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
+    }
+
+    /// Says that a device goes on, so that one that waits for it has patience.
+    pub(crate) fn beat(&self) {
+        self.beats.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Forgets messages that a call which failed has left, and lets devices wait again.
@@ -87,14 +95,23 @@ impl Links {
 
     fn wait(&self, device: usize, route: Route, ready: impl Fn() -> bool) -> Result<(), LinkError> {
         let mut spins = 0;
-        let mut since = None;
+        let mut since: Option<(u64, Instant)> = None;
         while !ready() {
             pause(&mut spins);
             if self.stop.load(Ordering::Acquire) {
                 return Err(LinkError::Stopped);
             }
-            if spins % 4096 == 0 && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                return Err(LinkError::TimedOut { device, channel: route.channel, seconds: PATIENCE.as_secs() });
+            if spins % 256 == 0 {
+                let beats = self.beats.load(Ordering::Relaxed);
+                match since {
+                    Some((then, time)) if then == beats => {
+                        if time.elapsed() > self.patience {
+                            let seconds = self.patience.as_secs();
+                            return Err(LinkError::TimedOut { device, channel: route.channel, seconds });
+                        }
+                    }
+                    Some(_) | None => since = Some((beats, Instant::now())),
+                }
             }
         }
         Ok(())
@@ -141,5 +158,25 @@ mod tests {
         // SAFETY: as above.
         links.receive(route, |slot| got = unsafe { *slot }).unwrap();
         assert_eq!(got, 4);
+    }
+
+    #[test]
+    fn a_device_waits_as_long_as_the_other_goes_on() {
+        let route = Route { channel: 7, from: 0, to: 1 };
+        let mut links = Links::new([(route, 1)]).unwrap();
+        links.patience = Duration::from_secs(1);
+        std::thread::scope(|scope| {
+            let links = &links;
+            scope.spawn(move || {
+                for _ in 0..30 {
+                    std::thread::sleep(Duration::from_millis(50));
+                    links.beat();
+                }
+                links.send(route, |_| {}).unwrap();
+            });
+            assert_eq!(links.receive(route, |_| {}), Ok(()));
+        });
+        let late = links.receive(route, |_| {});
+        assert_eq!(late, Err(LinkError::TimedOut { device: 1, channel: 7, seconds: 1 }));
     }
 }
