@@ -13,6 +13,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Programs that a session keeps between runs. One run needs four at most: full and last batch, each in at most two
+/// pieces of a pipeline.
+const MOST_VARIANTS: usize = 8;
+
 /// How to run a model.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
@@ -150,8 +154,16 @@ impl<'m> Session<'m> {
         Ok(self.variants.len() - 1)
     }
 
+    /// Drops the oldest programs when many numbers of rows have occurred: each has memory of its own.
+    fn forget(&mut self) {
+        if self.variants.len() > MOST_VARIANTS {
+            self.variants.drain(..self.variants.len() - MOST_VARIANTS / 2);
+        }
+    }
+
     /// Runs the model on all rows of the inputs, in order. Inputs are by name; outputs come in model order.
     pub fn run(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<(String, Tensor)>, RunError> {
+        self.forget();
         let batched = keeps_rows_apart(&self.signature);
         let ordered = order(&self.signature, inputs)?;
         check_lookups(&self.signature, &self.lookups, &ordered)?;

@@ -1,7 +1,7 @@
 //! Bare operations: nodes that a functional model got from `x + 1`, `x[:, 0]` or `keras.ops`.
 
 use intwain_ir::ops::{Concat, Contract, Slice};
-use intwain_ir::scalar::{Binary, Reduce, Unary};
+use intwain_ir::scalar::{Binary, Compare, Reduce, Unary};
 use intwain_ir::{DType, Scalar, Shape, Value};
 
 use super::activations::{Activation, softmax_over};
@@ -29,6 +29,42 @@ binaries! {
     maximum = Binary::Max;
     minimum = Binary::Min;
     power = Binary::Pow;
+}
+
+macro_rules! comparisons {
+    ($($name:ident = $relation:expr;)+) => {
+        $(pub(super) fn $name(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
+            let (x, y) = pair(&mut b.cx, inputs)?;
+            let (x, y) = b.cx.g.broadcast_pair(x, y)?;
+            Ok(vec![b.cx.g.compare($relation, x, y)?.into()])
+        })+
+    };
+}
+
+comparisons! {
+    equal = Compare::Eq;
+    greater = Compare::Gt;
+    greater_equal = Compare::Ge;
+    less = Compare::Lt;
+    less_equal = Compare::Le;
+    not_equal = Compare::Ne;
+}
+
+macro_rules! logicals {
+    ($($name:ident = $function:expr;)+) => {
+        $(pub(super) fn $name(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
+            let cx = &mut b.cx;
+            let (x, y) = pair(cx, inputs)?;
+            let (x, y) = (cx.g.cast(DType::Bool, x)?, cx.g.cast(DType::Bool, y)?);
+            Ok(vec![cx.g.binary_broadcast($function, x, y)?.into()])
+        })+
+    };
+}
+
+logicals! {
+    logical_and = Binary::And;
+    logical_or = Binary::Or;
+    logical_xor = Binary::Xor;
 }
 
 macro_rules! unaries {
@@ -107,9 +143,9 @@ fn numbers(json: &Json, depth: usize, shape: &mut Vec<usize>, values: &mut Vec<f
     Ok(())
 }
 
-fn binary(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs, function: Binary) -> Out {
-    let cx = &mut b.cx;
-    // A number takes the type of the tensor beside it; of integers only where it is one.
+/// Both operands in their common type. A number takes the type of the tensor beside it; of integers only where it is
+/// one.
+fn pair(cx: &mut Cx, inputs: &Inputs) -> Out<(Value, Value)> {
     let tensor = |item: Option<&Item>| if let Some(Item::Tensor(t)) = item { Some(t.value) } else { None };
     let fractional = |item: Option<&Item>| matches!(item, Some(Item::Const(Json::Float(_))));
     let (first, second) = (inputs.get(0, "x1"), inputs.get(1, "x2"));
@@ -120,12 +156,43 @@ fn binary(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs, function: Binary) ->
     };
     let x = operand(cx, inputs, 0, "x1", beside)?;
     let y = operand(cx, inputs, 1, "x2", beside)?;
-    let mut dtype = common(cx, [x, y]);
-    if function == Binary::Div && !dtype.is_float() {
-        dtype = DType::F32;
+    let dtype = common(cx, [x, y]);
+    Ok((cx.g.cast(dtype, x)?, cx.g.cast(dtype, y)?))
+}
+
+fn binary(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs, function: Binary) -> Out {
+    let cx = &mut b.cx;
+    let (mut x, mut y) = pair(cx, inputs)?;
+    if function == Binary::Div && !cx.g.ty(x).dtype.is_float() {
+        (x, y) = (cx.g.cast(DType::F32, x)?, cx.g.cast(DType::F32, y)?);
     }
-    let (x, y) = (cx.g.cast(dtype, x)?, cx.g.cast(dtype, y)?);
     Ok(vec![cx.g.binary_broadcast(function, x, y)?.into()])
+}
+
+pub(super) fn logical_not(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
+    let x = operand(&mut b.cx, inputs, 0, "x", None)?;
+    let x = b.cx.g.cast(DType::Bool, x)?;
+    Ok(vec![b.cx.g.unary(Unary::Not, x)?.into()])
+}
+
+/// `where(condition, x1, x2)`; the form that gives positions has no shape of its own.
+pub(super) fn where_(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
+    if inputs.get(1, "x1").is_none() {
+        return Err(unsupported("`where` with a condition alone".to_string()));
+    }
+    let cx = &mut b.cx;
+    let condition = operand(cx, inputs, 0, "condition", Some(DType::Bool))?;
+    let tensor = |item: Option<&Item>| if let Some(Item::Tensor(t)) = item { Some(t.value) } else { None };
+    let beside = tensor(inputs.get(1, "x1")).or(tensor(inputs.get(2, "x2"))).map(|v| cx.g.ty(v).dtype);
+    let (x, y) = (operand(cx, inputs, 1, "x1", beside)?, operand(cx, inputs, 2, "x2", beside)?);
+    let dtype = common(cx, [x, y]);
+    let (x, y) = (cx.g.cast(dtype, x)?, cx.g.cast(dtype, y)?);
+    let condition = cx.g.cast(DType::Bool, condition)?;
+    let (x, y) = cx.g.broadcast_pair(x, y)?;
+    let (condition, x) = cx.g.broadcast_pair(condition, x)?;
+    let shape = cx.g.shape(x).clone();
+    let y = cx.g.broadcast_to(y, &shape)?;
+    Ok(vec![cx.g.select(condition, x, y)?.into()])
 }
 
 pub(super) fn square(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
