@@ -116,4 +116,4 @@ macro_rules! models {
     })+ };
 }
 
-models! { dense residual mobile upward decoder nested two_tower }
+models! { dense residual mobile upward decoder nested masked two_tower }

@@ -129,6 +129,19 @@ fn compiled(m: &Model, rows: usize, folder: &std::path::Path) -> ProgramDir {
 }
 
 #[test]
+fn many_numbers_of_rows_take_a_bounded_number_of_programs() {
+    let open = [Value::Null, json!(6)];
+    let model = model(&[input("x", &open), dense("d", 2, "x", &open)], &["x"], &["d"]);
+    let mut session = Session::new(&model, SessionOptions::default()).unwrap();
+    for rows in (1..=30).chain([1, 30]) {
+        let inputs = named(&[("x", numbers([rows, 6]))]);
+        let got = session.run(&inputs).unwrap();
+        assert_eq!(got[0].1, expected(&model, rows, &inputs)[0], "{rows} rows");
+        assert!(session.programs().count() <= 9, "{rows} rows: {} programs", session.programs().count());
+    }
+}
+
+#[test]
 fn a_program_without_a_row_axis_takes_its_own_extents_only() {
     let (four, open) = ([json!(4), json!(6)], [Value::Null, json!(2)]);
     let layers = [input("x", &four), input("y", &open), dense("d", 3, "x", &four), dense("e", 2, "y", &open)];

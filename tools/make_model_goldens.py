@@ -69,7 +69,16 @@ def nested():
     return keras.Model([a, b], {"far": L.Subtract()([u, v]), "near": L.Dense(2)(L.Concatenate()([u, v, L.Maximum()([u, v])]))})
 
 
-MODELS = {f.__name__: f for f in (dense, residual, mobile, upward, decoder, nested)}
+def masked():
+    """A mask from an embedding that an LSTM takes, and choices by comparison: Keras writes both as bare operations."""
+    ids = keras.Input((7,), dtype="int32", name="ids")
+    x = L.Embedding(23, 5, mask_zero=True)(ids)
+    y = L.LSTM(6)(x)
+    high = keras.ops.logical_or(keras.ops.greater(y, 0.1), keras.ops.less_equal(y, -0.2))
+    return keras.Model(ids, L.Dense(3)(keras.ops.where(high, y, y * 0.5)))
+
+
+MODELS = {f.__name__: f for f in (dense, residual, mobile, upward, decoder, nested, masked)}
 
 
 def main():
