@@ -1,7 +1,7 @@
 //! Plans and compiles models for machines that need not be there.
 //!
 //! A [`Request`] says for what and how; [`plan`] compares strategies, [`compile`] makes programs, whose placement
-//! [`report::placement`] shows, [`why`] explains one layer, and [`write`] puts programs into a directory.
+//! [`report::placement`] shows, [`why`] explains one layer, and [`write()`] puts programs into a directory.
 
 use crate::driver::{self, CompileError, Compiled, Observer};
 use crate::model::{Model, ModelError};

@@ -1,6 +1,6 @@
 //! Runs programs on CPU devices: memory, threads, messages between devices, and calls.
 //!
-//! A [`Variant`] is a program for one number of rows, on one or two devices. Each device runs the calls of a request
+//! A `Variant` is a program for one number of rows, on one or two devices. Each device runs the calls of a request
 //! one after another on its own threads; nothing but messages makes a device wait for the other, so calls of a
 //! pipeline overlap.
 

@@ -1,4 +1,4 @@
-//! The operations. One file each; [`ops!`] lists them.
+//! The operations. One file each; the `ops!` macro lists them.
 //!
 //! An operation states its attributes, its types, what it computes and its gradient in ordinary operations. From what
 //! it computes follow the sharding rule, the costs, the interpreter and the kernels.

@@ -63,7 +63,7 @@ impl OpDef for Scan {
         Body::Leaf
     }
 
-    /// What the body lets pass; see [`scan_cuts`](super::scan_cuts).
+    /// What the body lets pass; see `scan_cuts`.
     fn rule(&self, _: &[&Type], _: &[&Type]) -> ShardingRule {
         let factors = scan_cuts::cuts(self).iter().map(|c| scan_cuts::factor(self, c)).collect();
         ShardingRule { factors, linear: vec![] }

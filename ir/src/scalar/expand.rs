@@ -1,6 +1,6 @@
 //! Expansions: transcendental functions written once in terms of primitive instructions.
 //!
-//! An expansion is a function generic over [`Emit`]. The interpreter implements [`Emit`] on numbers ([`super::lanes`]),
+//! An expansion is a function generic over [`Emit`]. The interpreter implements [`Emit`] on numbers (`lanes`),
 //! a code generator on the values of its instruction stream, so both compute the same bits because they run the same
 //! instructions. Every instruction is correctly rounded IEEE 754 arithmetic on f32 or wrapping arithmetic on 32-bit
 //! integers, never contracted, reassociated or flushed to zero.
