@@ -1,0 +1,193 @@
+//! A block: its warps, shared memory and barriers, scheduled round-robin.
+
+use crate::device::{Context, Stats};
+use crate::error::{Fault, FaultKind, LaunchError};
+use crate::lower::Special;
+use crate::memory::View;
+use crate::op::{BarrierKind, Op, Vote};
+use crate::regs::lanes;
+use crate::shared::Shared;
+use crate::warp::{State, Stop, Warp};
+
+/// How a block's turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Done,
+    /// Out of its slice of instructions.
+    Slice,
+    /// Everybody waits for a flag to change.
+    Spin,
+}
+
+/// A named barrier (PTX ISA 9.7.13.1).
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Barrier {
+    /// Threads that have arrived.
+    pub(crate) arrived: u32,
+    /// Threads awaited, if the instruction names a number.
+    pub(crate) threads: Option<u32>,
+    /// What those that arrived without waiting knew.
+    pub(crate) clocks: Vec<u32>,
+    pub(crate) votes: u32,
+}
+
+/// A resident block.
+pub(crate) struct Block {
+    pub(crate) id: [u32; 3],
+    pub(crate) warps: Vec<Warp>,
+    pub(crate) shared: Shared,
+    pub(crate) barriers: Vec<Barrier>,
+}
+
+impl Block {
+    pub(crate) fn new(context: &Context<'_>, id: [u32; 3]) -> Block {
+        let (program, launch) = (context.program, context.launch);
+        let threads: u32 = launch.block.iter().product();
+        let count = threads.div_ceil(32);
+        let warps = (0..count).map(|index| {
+            let live = threads - index * 32;
+            let live = if live >= 32 { u32::MAX } else { (1 << live) - 1 };
+            let mut warp = Warp::new(index, count, live, program);
+            for &(special, reg) in &program.specials {
+                warp.regs.fill(reg, |lane| u64::from(special_value(special, context, id, index, lane as u32, count)));
+            }
+            warp
+        });
+        let shared = Shared::new(program.shared_bytes + u64::from(launch.shared), program.granule);
+        Block { id, warps: warps.collect(), shared, barriers: vec![Barrier::default(); 16] }
+    }
+
+    /// Runs every warp until it blocks, spins or has used its slice.
+    pub(crate) fn turn(
+        &mut self,
+        context: &Context<'_>,
+        view: &mut View,
+        stats: &mut Stats,
+    ) -> Result<Turn, LaunchError> {
+        loop {
+            let (mut moved, mut spun, mut sliced) = (false, false, false);
+            for index in 0..self.warps.len() {
+                let before = self.warps[index].executed;
+                let stop = self.run(index, context, view, stats)?;
+                moved |= self.warps[index].executed != before;
+                spun |= stop == Stop::Spin;
+                sliced |= stop == Stop::Slice;
+            }
+            if self.warps.iter().all(|w| w.groups.is_empty()) {
+                return Ok(Turn::Done);
+            }
+            let passed = self.release(context, stats)?;
+            if sliced {
+                return Ok(Turn::Slice);
+            }
+            if spun && !passed {
+                return Ok(Turn::Spin);
+            }
+            if !passed && !moved {
+                return Err(self.deadlock(context).into());
+            }
+        }
+    }
+
+    /// Opens the barriers whose threads have all arrived.
+    fn release(&mut self, context: &Context<'_>, stats: &mut Stats) -> Result<bool, Box<Fault>> {
+        let live: u32 = self.warps.iter().map(|w| w.live.count_ones()).sum();
+        let mut any = false;
+        for id in 0..self.barriers.len() {
+            let barrier = &self.barriers[id];
+            if barrier.arrived == 0 || barrier.arrived < barrier.threads.unwrap_or(live) {
+                continue;
+            }
+            let barrier = std::mem::take(&mut self.barriers[id]);
+            any = true;
+            stats.barriers += 1;
+            let waits = |w: &Warp| w.groups.iter().any(|g| g.state == State::Barrier(id as u32));
+            let mut known = barrier.clocks.clone();
+            known.resize(self.warps.len(), 0);
+            for warp in self.warps.iter().filter(|w| waits(w)) {
+                known.iter_mut().zip(&warp.clocks).for_each(|(k, &c)| *k = (*k).max(c));
+            }
+            for warp in self.warps.iter_mut().filter(|w| waits(w)) {
+                warp.clocks.iter_mut().zip(&known).for_each(|(c, &k)| *c = (*c).max(k));
+                warp.tick();
+                pass(warp, id as u32, &barrier, context);
+            }
+        }
+        Ok(any)
+    }
+
+    fn deadlock(&self, context: &Context<'_>) -> Box<Fault> {
+        let mut waiting = Vec::new();
+        for warp in self.warps.iter().filter(|w| !w.groups.is_empty()) {
+            for g in &warp.groups {
+                let line = context.program.code[g.pc as usize].line;
+                waiting.push(format!("warp {} lanes {:#010x} wait at line {line}", warp.index, g.mask));
+            }
+        }
+        waiting.truncate(6);
+        self.first(context, FaultKind::Deadlock(waiting.join("; ")))
+    }
+
+    /// The fault of a block whose warps spin without end.
+    pub(crate) fn spinning(&self, context: &Context<'_>) -> Box<Fault> {
+        self.first(context, FaultKind::Deadlock("every resident block spins on memory that nobody changes".to_owned()))
+    }
+
+    fn first(&self, context: &Context<'_>, kind: FaultKind) -> Box<Fault> {
+        let waiting = self.warps.iter().find_map(|w| w.groups.first().map(|g| (w.index, g)));
+        let (warp, lane, pc) = waiting.map_or((0, 0, 0), |(w, g)| (w, g.mask.trailing_zeros(), g.pc));
+        Box::new(Fault {
+            kind,
+            kernel: context.program.name.clone(),
+            line: context.program.code[pc as usize].line,
+            block: self.id,
+            thread: coordinates(warp * 32 + lane, context.launch.block),
+            address: None,
+        })
+    }
+}
+
+fn pass(warp: &mut Warp, id: u32, barrier: &Barrier, context: &Context<'_>) {
+    for index in 0..warp.groups.len() {
+        let group = warp.groups[index];
+        if group.state != State::Barrier(id) {
+            continue;
+        }
+        if let Op::Barrier { kind: BarrierKind::Reduce { how, count, d, .. }, .. } =
+            context.program.code[group.pc as usize].op
+        {
+            let v = match (how, count) {
+                (_, true) => u64::from(barrier.votes),
+                (Vote::Any, _) => u64::from(barrier.votes > 0),
+                _ => u64::from(barrier.votes == barrier.arrived),
+            };
+            lanes(group.mask).for_each(|lane| warp.regs.put(d, lane, v));
+            warp.regs.mark(d, group.mask);
+        }
+        warp.groups[index].state = State::Ready;
+        warp.groups[index].pc += 1;
+    }
+}
+
+/// `%tid` of a linear thread index.
+pub(crate) fn coordinates(thread: u32, block: [u32; 3]) -> [u32; 3] {
+    [thread % block[0], thread / block[0] % block[1], thread / (block[0] * block[1])]
+}
+
+fn special_value(special: Special, context: &Context<'_>, id: [u32; 3], warp: u32, lane: u32, warps: u32) -> u32 {
+    match special {
+        Special::Tid(axis) => coordinates(warp * 32 + lane, context.launch.block)[usize::from(axis)],
+        Special::Ntid(axis) => context.launch.block[usize::from(axis)],
+        Special::Ctaid(axis) => id[usize::from(axis)],
+        Special::Nctaid(axis) => context.launch.grid[usize::from(axis)],
+        Special::LaneId => lane,
+        Special::WarpId => warp,
+        Special::WarpCount => warps,
+        Special::LaneMask { below, equal, above } => {
+            let at = 1u32 << lane;
+            let part = |wanted: bool, mask: u32| if wanted { mask } else { 0 };
+            part(below, at - 1) | part(equal, at) | part(above, !(at | (at - 1)))
+        }
+        Special::DynamicShared => context.launch.shared,
+    }
+}

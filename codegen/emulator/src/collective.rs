@@ -1,0 +1,209 @@
+//! Instructions that a whole warp executes together: shuffles, votes, fragments (PTX ISA 9.7.9.6, 9.7.13, 9.7.14).
+
+use crate::error::FaultKind;
+use crate::float::{self, Round};
+use crate::op::{Address, Fragment, Inst, Op, Reg, Shuffle, Vote};
+use crate::regs::lanes;
+use crate::warp::{Machine, Next, State, Trouble};
+
+/// Whether the executing lanes are those of the member mask. `Ok(false)`: some are still to come.
+fn gathered(m: &Machine<'_, '_>, mask: Reg, exec: u32) -> Result<bool, Trouble> {
+    m.need_reg(mask, exec)?;
+    let lane = exec.trailing_zeros() as usize;
+    let mask = m.warp.regs.get(mask, lane) as u32;
+    let wrong = (FaultKind::MemberMask { mask, lanes: exec }, lane, None);
+    let started = m.warp.groups.iter().fold(0, |all, g| all | g.mask);
+    let same = lanes(exec).all(|l| mask >> l & 1 == 1);
+    // Lanes beyond the end of the block never existed; a full mask is still the usual way to write it.
+    let ghosts = !m.warp.born;
+    match exec & !mask {
+        0 if same && mask & !exec & !ghosts == 0 => Ok(true),
+        0 if same && mask & !started & !ghosts == 0 => Ok(false),
+        _ => Err(wrong),
+    }
+}
+
+pub(crate) fn step(m: &mut Machine<'_, '_>, inst: &Inst, _pc: u32, exec: u32) -> Result<Next, Trouble> {
+    let member = match &inst.op {
+        Op::Shfl { mask, .. } | Op::Vote { mask, .. } | Op::Redux { mask, .. } => Some(*mask),
+        Op::Match { mask, .. } | Op::Elect { mask, .. } | Op::WarpSync { mask } => Some(*mask),
+        _ => None,
+    };
+    if let Some(mask) = member
+        && !gathered(m, mask, exec)?
+    {
+        return Ok(Next::Wait(State::Warp));
+    }
+    match &inst.op {
+        &Op::Shfl { mode, d, p, a, b, c, .. } => shuffle(m, mode, d, p, [a, b, c], exec)?,
+        &Op::Vote { mode, d, p, negated, .. } => {
+            m.need(m.warp.regs.set_pred[p as usize], exec)?;
+            let yes = (m.warp.regs.pred[p as usize] ^ if negated { u32::MAX } else { 0 }) & exec;
+            let v = match mode {
+                Vote::All => u64::from(yes == exec),
+                Vote::Any => u64::from(yes != 0),
+                Vote::Uni => u64::from(yes == exec || yes == 0),
+                Vote::Ballot => u64::from(yes),
+            };
+            m.write(d, exec, |_, _| v);
+        }
+        &Op::Redux { f, d, a, .. } => {
+            m.need_reg(a, exec)?;
+            let mut values = lanes(exec).map(|lane| m.warp.regs.get(a, lane));
+            let first = values.next().unwrap_or(0);
+            let v = values.fold(first, |all, v| f.eval(all, v, 0));
+            m.write(d, exec, |_, _| v);
+        }
+        &Op::Match { all, d, p, a, .. } => {
+            m.need_reg(a, exec)?;
+            let value: [u64; 32] = std::array::from_fn(|lane| m.warp.regs.get(a, lane));
+            let same = |lane: usize| lanes(exec).filter(|&l| value[l] == value[lane]).fold(0u32, |all, l| all | 1 << l);
+            m.write(d, exec, |_, lane| u64::from(if all && same(lane) != exec { 0 } else { same(lane) }));
+            if let Some(p) = p {
+                let p = Reg { class: crate::op::Class::Pred, slot: p };
+                m.write(p, exec, |_, lane| u64::from(same(lane) == exec));
+            }
+        }
+        &Op::Elect { d, p, .. } => {
+            let leader = exec.trailing_zeros();
+            d.into_iter().for_each(|d| m.write(d, exec, |_, _| u64::from(leader)));
+            let p = Reg { class: crate::op::Class::Pred, slot: p };
+            m.write(p, exec, |_, lane| u64::from(lane as u32 == leader));
+        }
+        &Op::ActiveMask { d } => m.write(d, exec, |_, _| u64::from(exec)),
+        Op::WarpSync { .. } => m.warp.step += 1,
+        Op::LoadMatrix { d, address, transposed } => {
+            whole_warp(exec)?;
+            load_matrix(m, d, *address, *transposed)?;
+        }
+        Op::Mma { f, k, half_accumulators, d, a, b, c } => {
+            whole_warp(exec)?;
+            for &r in a.iter().chain(b).chain(c) {
+                m.need_reg(r, exec)?;
+            }
+            m.stats.mma += 1;
+            multiply(m, *f, *k as usize, *half_accumulators, d, [a, b, c]);
+        }
+        other => unreachable!("`{other:?}` is executed by the warp itself"),
+    }
+    Ok(Next::Forward)
+}
+
+fn whole_warp(exec: u32) -> Result<(), Trouble> {
+    let kind = FaultKind::MemberMask { mask: u32::MAX, lanes: exec };
+    if exec == u32::MAX { Ok(()) } else { Err((kind, exec.trailing_zeros() as usize, None)) }
+}
+
+/// `shfl.sync` as PTX ISA 9.7.9.6 writes it in pseudo-code.
+fn shuffle(
+    m: &mut Machine<'_, '_>,
+    mode: Shuffle,
+    d: Reg,
+    p: Option<u32>,
+    [a, b, c]: [Reg; 3],
+    exec: u32,
+) -> Result<(), Trouble> {
+    m.need_reg(b, exec)?;
+    m.need_reg(c, exec)?;
+    let value: [u64; 32] = std::array::from_fn(|lane| m.warp.regs.get(a, lane));
+    let set = m.warp.regs.set_lanes(a);
+    let (mut from, mut valid) = ([0usize; 32], 0u32);
+    for lane in lanes(exec) {
+        let by = m.warp.regs.get(b, lane) as i32 & 0x1f;
+        let bits = m.warp.regs.get(c, lane) as i32;
+        let (segment, clamp) = (bits >> 8 & 0x1f, bits & 0x1f);
+        let max = lane as i32 & segment | clamp & !segment;
+        let min = lane as i32 & segment;
+        let (j, inside) = match mode {
+            Shuffle::Up => (lane as i32 - by, lane as i32 - by >= max),
+            Shuffle::Down => (lane as i32 + by, lane as i32 + by <= max),
+            Shuffle::Bfly => (lane as i32 ^ by, lane as i32 ^ by <= max),
+            Shuffle::Idx => (min | by & !segment, min | by & !segment <= max),
+        };
+        from[lane] = if inside { j as usize & 31 } else { lane };
+        valid |= u32::from(inside) << lane;
+        // Reading a lane that does not take part is undefined, and so is a value that is not there.
+        if exec & set & 1 << from[lane] == 0 {
+            return Err((FaultKind::UninitialisedRegister, lane, None));
+        }
+    }
+    m.write(d, exec, |_, lane| value[from[lane]]);
+    if let Some(p) = p {
+        m.write(Reg { class: crate::op::Class::Pred, slot: p }, exec, |_, lane| u64::from(valid >> lane & 1));
+    }
+    Ok(())
+}
+
+/// `ldmatrix`: lane l gives the address of row l % 8 of tile l / 8.
+fn load_matrix(m: &mut Machine<'_, '_>, d: &[Reg], a: Address, transposed: bool) -> Result<(), Trouble> {
+    for (tile, &reg) in d.iter().enumerate() {
+        let mut rows = [[0u16; 8]; 8];
+        for (row, values) in rows.iter_mut().enumerate() {
+            let lane = tile * 8 + row;
+            if let Some(base) = a.base {
+                m.need_reg(base, 1 << lane)?;
+            }
+            let base = a.base.map_or(0, |r| m.warp.regs.get(r, lane));
+            let address = base.wrapping_add(a.offset as u64);
+            let at = if address >> 60 == 1 { address & !(1 << 60) } else { address };
+            let trouble = |kind| (kind, lane, Some(address));
+            if at % 16 != 0 {
+                return Err(trouble(FaultKind::Misaligned(16)));
+            }
+            for half in 0..2 {
+                let bits = m.shared.load(m.warp.who(lane), at + 8 * half, 8, false).map_err(trouble)?;
+                (0..4).for_each(|i| values[half as usize * 4 + i] = (bits >> (16 * i)) as u16);
+            }
+        }
+        m.write(reg, u32::MAX, |_, lane| {
+            let (g, t) = (lane / 4, lane % 4 * 2);
+            let (low, high) = if transposed { (rows[t][g], rows[t + 1][g]) } else { (rows[g][t], rows[g][t + 1]) };
+            u64::from(low) | u64::from(high) << 16
+        });
+    }
+    Ok(())
+}
+
+/// `mma.m16n8kK`: exact products, summed with the accumulator in f64 in order of k and rounded once. The ISA leaves
+/// order and intermediate rounding open (9.7.14.5.14); this is within every hardware's error.
+fn multiply(m: &mut Machine<'_, '_>, f: Fragment, k: usize, half: bool, d: &[Reg], [a, b, c]: [&[Reg]; 3]) {
+    let (mut left, mut right) = ([[0f64; 16]; 16], [[0f64; 16]; 8]);
+    let elements = |bits: u64| -> [f64; 2] {
+        match f {
+            Fragment::Half { brain: false } => [float::F16.value(bits & 0xffff), float::F16.value(bits >> 16)],
+            Fragment::Half { brain: true } => [float::BF16.value(bits & 0xffff), float::BF16.value(bits >> 16)],
+            Fragment::Tf32 => [f64::from(f32::from_bits(bits as u32 & !0x1fff)), 0.0],
+        }
+    };
+    let (per, step) = if f == Fragment::Tf32 { (1, 4) } else { (2, 8) };
+    for lane in 0..32 {
+        let (g, t) = (lane / 4, lane % 4 * per);
+        for (index, &r) in a.iter().enumerate() {
+            let v = elements(m.warp.regs.get(r, lane));
+            (0..per).for_each(|e| left[g + index % 2 * 8][t + index / 2 * step + e] = v[e]);
+        }
+        for (index, &r) in b.iter().enumerate() {
+            let v = elements(m.warp.regs.get(r, lane));
+            (0..per).for_each(|e| right[g][t + index * step + e] = v[e]);
+        }
+    }
+    let mut out = [[0u64; 32]; 4];
+    for lane in 0..32 {
+        for (element, row) in out.iter_mut().enumerate() {
+            let (i, j) = (lane / 4 + element / 2 * 8, lane % 4 * 2 + element % 2);
+            let old = match half {
+                false => f64::from(f32::from_bits(m.warp.regs.get(c[element], lane) as u32)),
+                true => float::F16.value(m.warp.regs.get(c[element / 2], lane) >> (16 * (element % 2)) & 0xffff),
+            };
+            let sum = old + (0..k).map(|e| left[i][e] * right[j][e]).sum::<f64>();
+            row[lane] =
+                if half { float::F16.round(sum, Round::Nearest) } else { float::F32.round(sum, Round::Nearest) };
+        }
+    }
+    for (index, &r) in d.iter().enumerate() {
+        m.write(r, u32::MAX, |_, lane| match half {
+            false => out[index][lane],
+            true => out[index * 2][lane] | out[index * 2 + 1][lane] << 16,
+        });
+    }
+}
