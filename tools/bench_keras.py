@@ -5,7 +5,8 @@
 
 Keras runs the model as one compiled graph (`tf.function`) with oneDNN on, in its own process, which sleeps while the others run. A round
 times every contestant once; what is printed is the median over all calls of all rounds, its spread (quartiles), and the ratio of medians
-to Keras's. Models come from `zoo.py`.
+to Keras's. Models come from `zoo.py`. With `--patience S`, what ran while other programs took more than a tenth of the machine is timed
+again, for at most S seconds a model.
 """
 import argparse
 import json
@@ -14,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 import numpy as np
 
@@ -27,8 +29,6 @@ DEFAULT = ["resnet50_224:8", "mobilenetv2:8", "vit:8", "gpt:8"]
 
 def keras_worker(model_path, inputs_path):
     """Reads how many calls to time from stdin, a line a round, and answers with their seconds as JSON."""
-    import time
-
     import keras
     import tensorflow as tf
 
@@ -75,6 +75,32 @@ def intwain_seconds(binary, model_path, inputs_path, batch, calls, words):
     return json.loads(result.stdout)["repeat"]["seconds"]
 
 
+def busy_seconds():
+    """Processor seconds that the whole machine has worked."""
+    with open("/proc/stat") as file:
+        user, nice, system = map(int, file.readline().split()[1:4])
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
+
+
+def own_seconds(pid):
+    """Processor seconds of the Keras process and of the programs that have ended."""
+    with open(f"/proc/{pid}/stat") as file:
+        user, system = map(int, file.read().rsplit(")", 1)[1].split()[11:13])
+    ended = os.times()
+    return (user + system) / os.sysconf("SC_CLK_TCK") + ended.children_user + ended.children_system
+
+
+def undisturbed(act, pid, until):
+    """The result of the first run that had the machine to itself, or of the last one."""
+    while True:
+        start, busy, own = time.monotonic(), busy_seconds(), own_seconds(pid)
+        result = act()
+        wall = time.monotonic() - start
+        others = (busy_seconds() - busy) - (own_seconds(pid) - own)
+        if time.monotonic() > until or others < 0.1 * wall * os.cpu_count():
+            return result, others / (wall * os.cpu_count())
+
+
 def rows_of(model_folder, batch, path):
     """`batch` rows, made by repeating those the model's folder has."""
     source = next(p for p in (f"{model_folder}/b4/inputs.npz", f"{model_folder}/inputs.npz") if os.path.exists(p))
@@ -90,10 +116,20 @@ def bench(args, name, batch):
         rows_of(folder, batch, inputs)
         worker = start_keras(model, inputs)
         times = {"Keras": []} | {title: [] for title in CONTESTANTS if not args.keras_only}
+        until, disturbance = time.monotonic() + args.patience, 0.0
         for _ in range(args.rounds):
-            times["Keras"] += keras_seconds(worker, args.repeat)
-            for title in list(times)[1:]:
-                times[title] += intwain_seconds(args.binary, model, inputs, batch, args.repeat, CONTESTANTS[title])
+            for title in times:
+
+                def act():
+                    if title == "Keras":
+                        return keras_seconds(worker, args.repeat)
+                    return intwain_seconds(args.binary, model, inputs, batch, args.repeat, CONTESTANTS[title])
+
+                seconds, others = undisturbed(act, worker.pid, until)
+                times[title] += seconds
+                disturbance = max(disturbance, others)
+        if disturbance >= 0.1:
+            print(f"disturbed: other programs took up to {100 * disturbance:.0f} % of the machine")
         worker.stdin.close()
         worker.wait()
     return {title: statistics.quantiles([1e3 * s for s in seconds], n=4) for title, seconds in times.items()}
@@ -108,9 +144,10 @@ def main():
     parser.add_argument("--binary", default="target/release/intwain")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeat", type=int, default=10)
+    parser.add_argument("--patience", type=float, default=0)
     parser.add_argument("--keras-only", action="store_true")
     parser.add_argument("--json")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     everything = {}
     for entry in args.models:
         name, _, batch = entry.partition(":")

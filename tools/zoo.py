@@ -268,7 +268,7 @@ def main():
     parser.add_argument("--batches", default="1,3,4,5")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--here", action="store_true", help="build the one model named in this very process")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     if args.list:
         print("measured:", *MEASURED, "\nimported:", *IMPORTED)
         return

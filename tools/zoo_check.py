@@ -219,7 +219,7 @@ def main():
     parser.add_argument("--only", default="run,formats,grad,placement")
     parser.add_argument("--batches", default="1,3,4,5")
     parser.add_argument("--timeout", type=float, default=300)
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     checker, parts = Checker(os.path.abspath(args.binary), args.timeout), args.only.split(",")
     for name in args.names or MEASURED:
         folder, start = os.path.join(args.zoo, name), time.monotonic()
