@@ -3,9 +3,10 @@
 use crate::device::Schedule;
 use crate::error::FaultKind;
 use crate::lower_memory::{CONST_WINDOW, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
-use crate::op::{Access, Address, Atom, AtomOp, Order, Reg, Scope, Space};
+use crate::op::{Access, Address, Atom, AtomOp, Class, Order, Reg, Scope, Space};
 use crate::regs::lanes;
 use crate::scalar::keep;
+use crate::shared::Who;
 use crate::types::Ty;
 use crate::warp::{Copy, Machine, Next, Trouble};
 
@@ -31,8 +32,9 @@ fn need_address(m: &Machine<'_, '_>, a: Address, exec: u32) -> Result<(), Troubl
     a.base.map_or(Ok(()), |r| m.need_reg(r, exec))
 }
 
+/// `bytes` is a power of two.
 fn aligned(address: u64, bytes: u32) -> Result<(), FaultKind> {
-    if address.is_multiple_of(u64::from(bytes)) { Ok(()) } else { Err(FaultKind::Misaligned(bytes)) }
+    if address & (u64::from(bytes) - 1) == 0 { Ok(()) } else { Err(FaultKind::Misaligned(bytes)) }
 }
 
 /// Orders with a scope narrower than the system do not reach other devices' memory.
@@ -51,6 +53,15 @@ fn check_scope(m: &mut Machine<'_, '_>, order: Order, scope: Scope, address: u64
 pub(crate) fn load(m: &mut Machine<'_, '_>, a: &Access, exec: u32) -> Result<Next, Trouble> {
     need_address(m, a.address, exec)?;
     let bytes = a.ty.bytes();
+    if let (Space::Shared, 4, Order::Weak, &[Some(reg)], Some(base)) =
+        (a.space, bytes, a.order, a.regs.as_slice(), a.address.base)
+        && base.class == Class::W32
+        && reg.class == Class::W32
+    {
+        load_words(m, reg.slot, base.slot, a.address.offset, exec)?;
+        m.warp.regs.set32[reg.slot as usize] |= exec;
+        return Ok(Next::Forward);
+    }
     let whole = bytes * a.regs.len() as u32;
     let mut synchronises = false;
     for lane in lanes(exec) {
@@ -77,6 +88,20 @@ pub(crate) fn load(m: &mut Machine<'_, '_>, a: &Access, exec: u32) -> Result<Nex
     }
     a.regs.iter().flatten().for_each(|&r| m.warp.regs.mark(r, exec));
     Ok(if synchronises { Next::Sync } else { Next::Forward })
+}
+
+/// The frequent case: one word a lane from shared memory.
+fn load_words(m: &mut Machine<'_, '_>, d: u32, base: u32, offset: i64, exec: u32) -> Result<(), Trouble> {
+    let warp = &mut *m.warp;
+    let from = warp.regs.w32[base as usize];
+    let to = &mut warp.regs.w32[d as usize];
+    let first = (warp.index * 32) as u16;
+    for lane in lanes(exec) {
+        let at = u64::from(from[lane]).wrapping_add(offset as u64);
+        let who = Who { thread: first + lane as u16, step: warp.step, clocks: &warp.clocks };
+        to[lane] = m.shared.load_word(who, at).map_err(|kind| (kind, lane, Some(at)))?;
+    }
+    Ok(())
 }
 
 #[inline]
@@ -250,8 +275,9 @@ pub(crate) fn copy(
         if count > 0 {
             aligned(from, bytes).map_err(|k| (k, lane, Some(from)))?;
             m.view.check(from, u64::from(count)).map_err(|k| (k, lane, Some(from)))?;
-            for at in 0..u64::from(count) {
-                m.view.load(from + at, 1, false).map_err(|k| (k, lane, Some(from + at)))?;
+            let step = copy_step(count);
+            for at in (0..u64::from(count)).step_by(step as usize) {
+                m.view.load(from + at, step, false).map_err(|k| (k, lane, Some(from + at)))?;
             }
         }
         m.stats.global_read += u64::from(count);
@@ -264,11 +290,18 @@ pub(crate) fn copy(
     Ok(())
 }
 
+/// Bytes to read at once; the source of a copy is aligned to 4 at least.
+fn copy_step(count: u32) -> u32 {
+    if count.is_multiple_of(4) { 4 } else { 1 }
+}
+
 fn deliver(m: &mut Machine<'_, '_>, copy: &Copy) {
     let mut data = [0; 16];
-    for (at, byte) in data[..copy.source as usize].iter_mut().enumerate() {
+    let step = copy_step(copy.source);
+    for at in (0..copy.source).step_by(step as usize) {
         // Memory freed since issue reads as 0; the host is not allowed to free it, and the kernel cannot.
-        *byte = m.view.load(copy.from + at as u64, 1, false).unwrap_or(0) as u8;
+        let v = m.view.load(copy.from + u64::from(at), step, false).unwrap_or(0);
+        data[at as usize..(at + step) as usize].copy_from_slice(&v.to_le_bytes()[..step as usize]);
     }
     m.shared.deliver(copy.to, &data[..copy.bytes as usize]);
 }

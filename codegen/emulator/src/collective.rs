@@ -164,40 +164,59 @@ fn load_matrix(m: &mut Machine<'_, '_>, d: &[Reg], a: Address, transposed: bool)
     Ok(())
 }
 
+/// An f16 as f64: by scaling an f32 of the same digits, exact for all but infinities and NaN.
+fn half_value(bits: u32) -> f64 {
+    if bits & 0x7c00 == 0x7c00 {
+        return float::F16.value(u64::from(bits));
+    }
+    let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((254 - 15) << 23);
+    f64::from(if bits & 0x8000 == 0 { magnitude } else { -magnitude })
+}
+
 /// `mma.m16n8kK`: exact products, summed with the accumulator in f64 in order of k and rounded once. The ISA leaves
 /// order and intermediate rounding open (9.7.14.5.14); this is within every hardware's error.
 fn multiply(m: &mut Machine<'_, '_>, f: Fragment, k: usize, half: bool, d: &[Reg], [a, b, c]: [&[Reg]; 3]) {
-    let (mut left, mut right) = ([[0f64; 16]; 16], [[0f64; 16]; 8]);
-    let elements = |bits: u64| -> [f64; 2] {
+    // `right` is stored by rows of k, so that the innermost loop runs over columns.
+    let (mut left, mut right) = ([[0f64; 16]; 16], [[0f64; 8]; 16]);
+    let elements = |bits: u32| -> [f64; 2] {
         match f {
-            Fragment::Half { brain: false } => [float::F16.value(bits & 0xffff), float::F16.value(bits >> 16)],
-            Fragment::Half { brain: true } => [float::BF16.value(bits & 0xffff), float::BF16.value(bits >> 16)],
-            Fragment::Tf32 => [f64::from(f32::from_bits(bits as u32 & !0x1fff)), 0.0],
+            Fragment::Half { brain: false } => [half_value(bits & 0xffff), half_value(bits >> 16)],
+            Fragment::Half { brain: true } => [bits << 16, bits & 0xffff_0000].map(|b| f64::from(f32::from_bits(b))),
+            Fragment::Tf32 => [f64::from(f32::from_bits(bits & !0x1fff)), 0.0],
         }
     };
     let (per, step) = if f == Fragment::Tf32 { (1, 4) } else { (2, 8) };
-    for lane in 0..32 {
-        let (g, t) = (lane / 4, lane % 4 * per);
-        for (index, &r) in a.iter().enumerate() {
-            let v = elements(m.warp.regs.get(r, lane));
+    let w32 = &m.warp.regs.w32;
+    for (index, &r) in a.iter().enumerate() {
+        for (lane, &bits) in w32[r.slot as usize].iter().enumerate() {
+            let (g, t, v) = (lane / 4, lane % 4 * per, elements(bits));
             (0..per).for_each(|e| left[g + index % 2 * 8][t + index / 2 * step + e] = v[e]);
         }
-        for (index, &r) in b.iter().enumerate() {
-            let v = elements(m.warp.regs.get(r, lane));
-            (0..per).for_each(|e| right[g][t + index * step + e] = v[e]);
+    }
+    for (index, &r) in b.iter().enumerate() {
+        for (lane, &bits) in w32[r.slot as usize].iter().enumerate() {
+            let (g, t, v) = (lane / 4, lane % 4 * per, elements(bits));
+            (0..per).for_each(|e| right[t + index * step + e][g] = v[e]);
+        }
+    }
+    let mut sums = [[0f64; 8]; 16];
+    for (sums, left) in sums.iter_mut().zip(&left) {
+        for (&x, right) in left[..k].iter().zip(&right) {
+            sums.iter_mut().zip(right).for_each(|(sum, &y)| *sum += x * y);
         }
     }
     let mut out = [[0u64; 32]; 4];
-    for lane in 0..32 {
-        for (element, row) in out.iter_mut().enumerate() {
-            let (i, j) = (lane / 4 + element / 2 * 8, lane % 4 * 2 + element % 2);
-            let old = match half {
-                false => f64::from(f32::from_bits(m.warp.regs.get(c[element], lane) as u32)),
-                true => float::F16.value(m.warp.regs.get(c[element / 2], lane) >> (16 * (element % 2)) & 0xffff),
+    for (element, row) in out.iter_mut().enumerate() {
+        let old = &w32[c[if half { element / 2 } else { element }].slot as usize];
+        for (lane, out) in row.iter_mut().enumerate() {
+            let sum = sums[lane / 4 + element / 2 * 8][lane % 4 * 2 + element % 2];
+            *out = match half {
+                false => match (sum + f64::from(f32::from_bits(old[lane]))) as f32 {
+                    v if v.is_nan() => 0x7fff_ffff,
+                    v => u64::from(v.to_bits()),
+                },
+                true => float::F16.round(sum + half_value(old[lane] >> (16 * (element % 2)) & 0xffff), Round::Nearest),
             };
-            let sum = old + (0..k).map(|e| left[i][e] * right[j][e]).sum::<f64>();
-            row[lane] =
-                if half { float::F16.round(sum, Round::Nearest) } else { float::F32.round(sum, Round::Nearest) };
         }
     }
     for (index, &r) in d.iter().enumerate() {

@@ -21,6 +21,14 @@ pub(crate) enum Fast32 {
     FSub,
     FMul,
     Fma,
+    FMin,
+    FMax,
+    FMinNan,
+    FMaxNan,
+    Min,
+    Max,
+    MinSigned,
+    MaxSigned,
 }
 
 /// 64-bit operations.
@@ -100,6 +108,42 @@ fn canonical(v: f32) -> u32 {
     if v.is_nan() { 0x7fff_ffff } else { v.to_bits() }
 }
 
+/// The operand to keep: `first` says whether it is `a` among two numbers.
+#[inline(always)]
+fn chosen(a: f32, b: f32, nan: bool, first: bool) -> u32 {
+    let number = if first || b.is_nan() { a } else { b };
+    let number = if a.is_nan() { b } else { number };
+    canonical(if nan && (a.is_nan() || b.is_nan()) { f32::NAN } else { number })
+}
+
+#[inline(always)]
+fn less(a: f32, b: f32) -> bool {
+    a < b || a == b && a.is_sign_negative()
+}
+
+/// Compares all lanes: which are less, equal, greater.
+pub(crate) fn compare32(
+    a: &[u32; 32],
+    b: &[u32; 32],
+    less: impl Fn(u32, u32) -> bool,
+    equal: impl Fn(u32, u32) -> bool,
+) -> [u32; 3] {
+    let mut out = [0; 3];
+    for lane in 0..32 {
+        let (a, b) = (a[lane], b[lane]);
+        out[0] |= u32::from(less(a, b)) << lane;
+        out[1] |= u32::from(equal(a, b)) << lane;
+        out[2] |= u32::from(less(b, a)) << lane;
+    }
+    out
+}
+
+/// Copies the lanes of `exec`.
+pub(crate) fn copy32(regs: &mut Regs, d: u32, s: u32, exec: u32) {
+    let from = regs.w32[s as usize];
+    blend(&mut regs.w32[d as usize], from, exec);
+}
+
 #[inline(always)]
 fn run32_body(f: Fast32, regs: &mut Regs, d: u32, src: [u32; 3], exec: u32) {
     let file = &mut regs.w32;
@@ -119,6 +163,14 @@ fn run32_body(f: Fast32, regs: &mut Regs, d: u32, src: [u32; 3], exec: u32) {
         Fast32::FSub => lanes!(file, d, src, exec, |a, b, _c| canonical(v(a) - v(b))),
         Fast32::FMul => lanes!(file, d, src, exec, |a, b, _c| canonical(v(a) * v(b))),
         Fast32::Fma => lanes!(file, d, src, exec, |a, b, c| canonical(v(a).mul_add(v(b), v(c)))),
+        Fast32::FMin => lanes!(file, d, src, exec, |a, b, _c| chosen(v(a), v(b), false, less(v(a), v(b)))),
+        Fast32::FMax => lanes!(file, d, src, exec, |a, b, _c| chosen(v(a), v(b), false, !less(v(a), v(b)))),
+        Fast32::FMinNan => lanes!(file, d, src, exec, |a, b, _c| chosen(v(a), v(b), true, less(v(a), v(b)))),
+        Fast32::FMaxNan => lanes!(file, d, src, exec, |a, b, _c| chosen(v(a), v(b), true, !less(v(a), v(b)))),
+        Fast32::Min => lanes!(file, d, src, exec, |a, b, _c| a.min(b)),
+        Fast32::Max => lanes!(file, d, src, exec, |a, b, _c| a.max(b)),
+        Fast32::MinSigned => lanes!(file, d, src, exec, |a, b, _c| (a as i32).min(b as i32) as u32),
+        Fast32::MaxSigned => lanes!(file, d, src, exec, |a, b, _c| (a as i32).max(b as i32) as u32),
     }
 }
 
@@ -215,6 +267,14 @@ mod tests {
             (Fast32::FSub, float(FloatOp::Sub)),
             (Fast32::FMul, float(FloatOp::Mul)),
             (Fast32::Fma, float(FloatOp::Fma)),
+            (Fast32::FMin, float(FloatOp::Min { nan: false })),
+            (Fast32::FMax, float(FloatOp::Max { nan: false })),
+            (Fast32::FMinNan, float(FloatOp::Min { nan: true })),
+            (Fast32::FMaxNan, float(FloatOp::Max { nan: true })),
+            (Fast32::Min, Scalar::Int(IntOp::Min, unsigned)),
+            (Fast32::Max, Scalar::Int(IntOp::Max, unsigned)),
+            (Fast32::MinSigned, Scalar::Int(IntOp::Min, signed)),
+            (Fast32::MaxSigned, Scalar::Int(IntOp::Max, signed)),
         ];
         for (fast, scalar) in table {
             let slots = narrow.map(|r| r.slot);

@@ -407,6 +407,10 @@ fn narrow_int(op: IntOp, ty: Ty) -> Option<Fast32> {
         IntOp::ShiftLeft => Fast32::ShiftLeft,
         IntOp::ShiftRight if ty.is_signed() => Fast32::ShiftRightSigned,
         IntOp::ShiftRight => Fast32::ShiftRight,
+        IntOp::Min if ty.is_signed() => Fast32::MinSigned,
+        IntOp::Max if ty.is_signed() => Fast32::MaxSigned,
+        IntOp::Min => Fast32::Min,
+        IntOp::Max => Fast32::Max,
         _ => return None,
     })
 }
@@ -429,6 +433,10 @@ fn narrow_float(op: FloatOp) -> Option<Fast32> {
         FloatOp::Sub => Fast32::FSub,
         FloatOp::Mul => Fast32::FMul,
         FloatOp::Fma => Fast32::Fma,
+        FloatOp::Min { nan: false } => Fast32::FMin,
+        FloatOp::Max { nan: false } => Fast32::FMax,
+        FloatOp::Min { nan: true } => Fast32::FMinNan,
+        FloatOp::Max { nan: true } => Fast32::FMaxNan,
         _ => return None,
     })
 }

@@ -58,12 +58,14 @@ impl Who<'_> {
 pub(crate) struct Shared {
     bytes: Vec<u8>,
     cells: Vec<Cell>,
+    /// log2 of the bytes of a cell.
     granule: u32,
 }
 
 impl Shared {
     pub(crate) fn new(bytes: u64, granule: u32) -> Shared {
         let cells = bytes.div_ceil(u64::from(granule));
+        let granule = granule.trailing_zeros();
         Shared { bytes: vec![0; bytes as usize], cells: vec![Cell::default(); cells as usize], granule }
     }
 
@@ -73,15 +75,18 @@ impl Shared {
         if end.is_none() {
             return Err(FaultKind::OutOfBounds("shared"));
         }
-        let granule = self.granule as usize;
-        Ok(address as usize / granule..(address as usize + bytes as usize).div_ceil(granule))
+        Ok(address as usize >> self.granule..((address as usize + bytes as usize - 1) >> self.granule) + 1)
     }
 
     #[inline]
     fn peek(&self, address: u64, bytes: u32) -> u64 {
-        let mut word = [0; 8];
-        word[..bytes as usize].copy_from_slice(&self.bytes[address as usize..address as usize + bytes as usize]);
-        u64::from_le_bytes(word)
+        let at = &self.bytes[address as usize..];
+        match bytes {
+            1 => u64::from(at[0]),
+            2 => u64::from(u16::from_le_bytes([at[0], at[1]])),
+            4 => u64::from(u32::from_le_bytes([at[0], at[1], at[2], at[3]])),
+            _ => u64::from_le_bytes([at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7]]),
+        }
     }
 
     #[inline]
@@ -98,6 +103,22 @@ impl Shared {
             cell.note_read(who, atomic)?;
         }
         Ok(self.peek(address, bytes))
+    }
+
+    /// Loads a word.
+    #[inline(always)]
+    pub(crate) fn load_word(&mut self, who: Who<'_>, address: u64) -> Result<u32, FaultKind> {
+        let at = address as usize;
+        if address & 3 != 0 {
+            return Err(FaultKind::Misaligned(4));
+        }
+        if self.granule == 2
+            && let (Some(cell), Some(bytes)) = (self.cells.get_mut(at >> 2), self.bytes.get(at..at + 4))
+        {
+            cell.note_read(who, false)?;
+            return Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+        }
+        self.load(who, address, 4, false).map(|v| v as u32)
     }
 
     /// Stores up to 8 bytes. Two unordered stores of the same value are no race.
@@ -156,15 +177,15 @@ impl Shared {
 
     /// The issuer has waited: the bytes are as if it had written them now.
     pub(crate) fn land(&mut self, who: Who<'_>, address: u64, bytes: u32) {
-        let granule = self.granule as usize;
-        for cell in &mut self.cells[address as usize / granule..(address as usize + bytes as usize).div_ceil(granule)] {
+        let cells = address as usize >> self.granule..((address as usize + bytes as usize - 1) >> self.granule) + 1;
+        for cell in &mut self.cells[cells] {
             *cell = Cell { write: who.clock(), write_step: who.step, writer: who.thread, ..Cell::default() };
         }
     }
 }
 
 impl Cell {
-    #[inline]
+    #[inline(always)]
     fn note_read(&mut self, who: Who<'_>, atomic: bool) -> Result<(), FaultKind> {
         if self.in_flight {
             return Err(FaultKind::InFlight);

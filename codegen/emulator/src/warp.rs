@@ -16,7 +16,9 @@ use crate::lower::Program;
 use crate::memory::View;
 use crate::op::{BarrierKind, Class, Inst, Op, Reg};
 use crate::regs::{Regs, lanes};
+use crate::scalar::Compare;
 use crate::shared::Who;
+use crate::types::{Kind, Ty};
 
 /// Warp instructions of one turn.
 const SLICE: u64 = 50_000;
@@ -237,6 +239,18 @@ impl Block {
     }
 }
 
+/// A comparison of 32-bit values in all lanes.
+fn compare(f: Compare, ty: Ty, a: &[u32; 32], b: &[u32; 32]) -> u32 {
+    let v = f32::from_bits;
+    let [less, equal, greater] = match ty.kind {
+        Kind::Signed => fast::compare32(a, b, |a, b| (a as i32) < b as i32, |a, b| a == b),
+        Kind::Float | Kind::Brain | Kind::Tf32 => fast::compare32(a, b, |a, b| v(a) < v(b), |a, b| v(a) == v(b)),
+        Kind::Unsigned | Kind::Bits | Kind::Pred => fast::compare32(a, b, |a, b| a < b, |a, b| a == b),
+    };
+    let part = |wanted: bool, lanes: u32| if wanted { lanes } else { 0 };
+    part(f.less, less) | part(f.equal, equal) | part(f.greater, greater) | part(f.unordered, !(less | equal | greater))
+}
+
 fn fault(context: &Context<'_>, block: [u32; 3], warp: u32, inst: &Inst, (kind, lane, address): Trouble) -> Box<Fault> {
     let thread = coordinates(warp * 32 + lane as u32, context.launch.block);
     Box::new(Fault { kind, kernel: context.program.name.clone(), line: inst.line, block, thread, address })
@@ -306,7 +320,12 @@ impl Machine<'_, '_> {
             &Op::Mov { d, s } => {
                 // A copy of a register without a value is a register without a value.
                 let set = self.warp.regs.set_lanes(s);
-                self.write(d, exec, |r, lane| r.get(s, lane));
+                if d.class == Class::W32 {
+                    fast::copy32(&mut self.warp.regs, d.slot, s.slot, exec);
+                    self.warp.regs.mark(d, exec);
+                } else {
+                    self.write(d, exec, |r, lane| r.get(s, lane));
+                }
                 self.warp.regs.unmark(d, exec & !set);
             }
             Op::Branch { target } if exec == mask => return Ok(Next::Jump(*target)),
@@ -315,8 +334,12 @@ impl Machine<'_, '_> {
                 self.need_reg(a, exec)?;
                 self.need_reg(b, exec)?;
                 let regs = &self.warp.regs;
-                let holds =
-                    lanes(exec).fold(0, |all, l| all | u32::from(f.eval(ty, regs.get(a, l), regs.get(b, l))) << l);
+                let holds = if ty.width() == 32 && !f.flush {
+                    compare(f, ty, &regs.w32[a.slot as usize], &regs.w32[b.slot as usize])
+                } else {
+                    let one = |l: usize| u32::from(f.eval(ty, regs.get(a, l), regs.get(b, l))) << l;
+                    lanes(exec).fold(0, |all, l| all | one(l))
+                };
                 let (mut yes, mut no) = (holds, !holds);
                 if let Some((op, c, negated)) = with {
                     let c = self.pred(c, exec)? ^ if negated { u32::MAX } else { 0 };
