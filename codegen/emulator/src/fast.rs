@@ -121,8 +121,42 @@ fn less(a: f32, b: f32) -> bool {
     a < b || a == b && a.is_sign_negative()
 }
 
+/// How to read 32 bits for a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum View32 {
+    Signed,
+    Unsigned,
+    Float,
+}
+
 /// Compares all lanes: which are less, equal, greater.
-pub(crate) fn compare32(
+pub(crate) fn compare32(view: View32, a: &[u32; 32], b: &[u32; 32]) -> [u32; 3] {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+        // SAFETY: both features were just detected.
+        return unsafe { compare32_avx2(view, a, b) };
+    }
+    compare32_body(view, a, b)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn compare32_avx2(view: View32, a: &[u32; 32], b: &[u32; 32]) -> [u32; 3] {
+    compare32_body(view, a, b)
+}
+
+#[inline(always)]
+fn compare32_body(view: View32, a: &[u32; 32], b: &[u32; 32]) -> [u32; 3] {
+    let v = f32::from_bits;
+    match view {
+        View32::Signed => relations(a, b, |a, b| (a as i32) < b as i32, |a, b| a == b),
+        View32::Unsigned => relations(a, b, |a, b| a < b, |a, b| a == b),
+        View32::Float => relations(a, b, |a, b| v(a) < v(b), |a, b| v(a) == v(b)),
+    }
+}
+
+#[inline(always)]
+fn relations(
     a: &[u32; 32],
     b: &[u32; 32],
     less: impl Fn(u32, u32) -> bool,
@@ -130,10 +164,13 @@ pub(crate) fn compare32(
 ) -> [u32; 3] {
     let mut out = [0; 3];
     for lane in 0..32 {
-        let (a, b) = (a[lane], b[lane]);
-        out[0] |= u32::from(less(a, b)) << lane;
-        out[1] |= u32::from(equal(a, b)) << lane;
-        out[2] |= u32::from(less(b, a)) << lane;
+        out[0] |= u32::from(less(a[lane], b[lane])) << lane;
+    }
+    for lane in 0..32 {
+        out[1] |= u32::from(equal(a[lane], b[lane])) << lane;
+    }
+    for lane in 0..32 {
+        out[2] |= u32::from(less(b[lane], a[lane])) << lane;
     }
     out
 }

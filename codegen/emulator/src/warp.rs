@@ -241,12 +241,12 @@ impl Block {
 
 /// A comparison of 32-bit values in all lanes.
 fn compare(f: Compare, ty: Ty, a: &[u32; 32], b: &[u32; 32]) -> u32 {
-    let v = f32::from_bits;
-    let [less, equal, greater] = match ty.kind {
-        Kind::Signed => fast::compare32(a, b, |a, b| (a as i32) < b as i32, |a, b| a == b),
-        Kind::Float | Kind::Brain | Kind::Tf32 => fast::compare32(a, b, |a, b| v(a) < v(b), |a, b| v(a) == v(b)),
-        Kind::Unsigned | Kind::Bits | Kind::Pred => fast::compare32(a, b, |a, b| a < b, |a, b| a == b),
+    let view = match ty.kind {
+        Kind::Signed => fast::View32::Signed,
+        Kind::Float | Kind::Brain | Kind::Tf32 => fast::View32::Float,
+        Kind::Unsigned | Kind::Bits | Kind::Pred => fast::View32::Unsigned,
     };
+    let [less, equal, greater] = fast::compare32(view, a, b);
     let part = |wanted: bool, lanes: u32| if wanted { lanes } else { 0 };
     part(f.less, less) | part(f.equal, equal) | part(f.greater, greater) | part(f.unordered, !(less | equal | greater))
 }
