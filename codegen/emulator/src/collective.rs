@@ -1,6 +1,7 @@
 //! Instructions that a whole warp executes together: shuffles, votes, fragments (PTX ISA 9.7.9.6, 9.7.13, 9.7.14).
 
 use crate::error::FaultKind;
+use crate::fast;
 use crate::float::{self, Round};
 use crate::op::{Address, Fragment, Inst, Op, Reg, Shuffle, Vote};
 use crate::regs::lanes;
@@ -199,12 +200,7 @@ fn multiply(m: &mut Machine<'_, '_>, f: Fragment, k: usize, half: bool, d: &[Reg
             (0..per).for_each(|e| right[t + index * step + e][g] = v[e]);
         }
     }
-    let mut sums = [[0f64; 8]; 16];
-    for (sums, left) in sums.iter_mut().zip(&left) {
-        for (&x, right) in left[..k].iter().zip(&right) {
-            sums.iter_mut().zip(right).for_each(|(sum, &y)| *sum += x * y);
-        }
-    }
+    let sums = fast::products(&left, &right[..k]);
     let mut out = [[0u64; 32]; 4];
     for (element, row) in out.iter_mut().enumerate() {
         let old = &w32[c[if half { element / 2 } else { element }].slot as usize];

@@ -175,6 +175,35 @@ fn relations(
     out
 }
 
+/// The 16×8 product of two fragments, each element summed in order of k.
+pub(crate) fn products(left: &[[f64; 16]; 16], right: &[[f64; 8]]) -> [[f64; 8]; 16] {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+        // SAFETY: both features were just detected.
+        return unsafe { products_avx2(left, right) };
+    }
+    products_body(left, right)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn products_avx2(left: &[[f64; 16]; 16], right: &[[f64; 8]]) -> [[f64; 8]; 16] {
+    products_body(left, right)
+}
+
+#[inline(always)]
+fn products_body(left: &[[f64; 16]; 16], right: &[[f64; 8]]) -> [[f64; 8]; 16] {
+    let mut sums = [[0f64; 8]; 16];
+    for (sums, left) in sums.iter_mut().zip(left) {
+        let mut row = [0f64; 8];
+        for (&x, right) in left.iter().zip(right) {
+            row.iter_mut().zip(right).for_each(|(sum, &y)| *sum += x * y);
+        }
+        *sums = row;
+    }
+    sums
+}
+
 /// Copies the lanes of `exec`.
 pub(crate) fn copy32(regs: &mut Regs, d: u32, s: u32, exec: u32) {
     let from = regs.w32[s as usize];
