@@ -51,7 +51,7 @@
 //!
 //! # Speed
 //! One match per warp instruction, inner loops over 32 lanes vectorised by the compiler: on one core of a present-day
-//! server, more than 10⁹ thread instructions a second on a chain of FMAs, a third to a half of that rate on a matrix
+//! server, more than 10⁹ thread instructions a second on a chain of FMAs, about a quarter of that rate on a matrix
 //! product through shared memory, checks included (`cargo bench -p intwain-emulator`).
 
 mod access;

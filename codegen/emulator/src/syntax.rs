@@ -357,11 +357,15 @@ impl Parser {
     fn variable(&mut self) -> Result<Variable, ParseError> {
         let line = self.line();
         let (mut space, mut align, mut ty, mut vector, mut external) = (None, 0, None, 1, false);
+        let mut pointer = false;
         let name = loop {
             let word = self.word()?;
             match word.as_str() {
                 ".extern" => external = true,
-                ".visible" | ".weak" | ".ptr" => {}
+                ".visible" | ".weak" => {}
+                ".ptr" => pointer = true,
+                // Behind `.ptr` it is the alignment of what the pointer points at.
+                ".align" if pointer => drop(self.int()?),
                 ".align" => align = self.int()?,
                 ".v2" => vector = 2,
                 ".v4" => vector = 4,

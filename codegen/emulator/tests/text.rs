@@ -56,6 +56,23 @@ fn damaged_text_never_panics() {
 }
 
 #[test]
+fn parameters_are_laid_out_by_their_own_alignment() {
+    let module = Module::parse(
+        ".version 8.0 .target sm_80 .address_size 64
+        .entry k(.param .u32 n, .param .u64 .ptr .global .align 1 out, .param .align 8 .b8 s[12])
+        { .reg .b64 %d<3>; .reg .b32 %r<3>; ld.param.u64 %d1, [out]; ld.param.u32 %r1, [n]; ld.param.v2.u32 {_, %r2}, [s];
+        add.u32 %r1, %r1, %r2; st.global.u32 [%d1], %r1; ret; }",
+    )
+    .unwrap();
+    assert_eq!(module.parameters("k").unwrap(), [4, 8, 12]);
+    let device = device();
+    let out = device.alloc(4).unwrap();
+    let args = [Arg::U32(40), Arg::U64(out), Arg::Bytes([1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0].into())];
+    device.launch(&module, "k", launch([1, 1, 1], [1, 1, 1], 0), &args).unwrap();
+    assert_eq!(read_words(&device, out, 1), [42]);
+}
+
+#[test]
 fn launches_are_checked() {
     let device = device();
     let module =
