@@ -117,3 +117,60 @@ fn matmul_with_tensor_cores_and_asynchronous_copies() {
         }
     });
 }
+
+#[test]
+fn matmul_in_tf32_through_four_stages() {
+    both(|device| {
+        let ([m, n, k], mut random) = ([50usize, 48usize, 176usize], Random(5));
+        let mut small = |count: usize| -> Vec<f32> { (0..count).map(|_| (random.word() % 17) as f32 - 8.0).collect() };
+        let (a, b) = (small(m * k), small(k * n));
+        let out = device.alloc(4 * (m * n) as u64).unwrap();
+        let mut args = vec![Arg::U64(floats(&device, &a)), Arg::U64(floats(&device, &b)), Arg::U64(out)];
+        args.extend([m, n, k].map(|v| Arg::U32(v as u32)));
+        run(include_str!("ptx/matmul_tf32.ptx"), "matmul", &device, [2, 2, 1], SHARED, args);
+        for (i, v) in read_floats(&device, out, m * n).into_iter().enumerate() {
+            let wanted: f32 = (0..k).map(|e| a[i / n * k + e] * b[e * n + i % n]).sum();
+            assert_eq!(v, wanted, "{i}");
+        }
+    });
+}
+
+/// What Triton's metadata asks for: three buffers in flight of two 32×32 f32 tiles.
+const SHARED: u32 = 3 * 2 * 32 * 32 * 4;
+
+/// The tf32 product with one line changed; whether the launch faults.
+fn mutant(change: impl Fn(usize, &str) -> Option<String>) -> Result<(), FaultKind> {
+    let text = include_str!("ptx/matmul_tf32.ptx");
+    let lines: Vec<String> =
+        text.lines().enumerate().map(|(i, line)| change(i, line).unwrap_or_else(|| line.to_owned())).collect();
+    let (device, n) = (device(), 160usize);
+    let ones = floats(&device, &vec![1.0; n * n]);
+    let out = device.alloc(4 * (n * n) as u64).unwrap();
+    let mut args = vec![Arg::U64(ones), Arg::U64(ones), Arg::U64(out)];
+    args.extend([Arg::U32(n as u32), Arg::U32(n as u32), Arg::U32(n as u32), Arg::U64(0), Arg::U64(0)]);
+    let module = Module::parse(&lines.join("\n")).unwrap();
+    match device.launch(&module, "matmul", launch([1, 1, 1], [128, 1, 1], SHARED), &args) {
+        Ok(_) => Ok(()),
+        Err(LaunchError::Fault(fault)) => Err(fault.kind),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn mutants_of_the_pipeline_are_caught() {
+    mutant(|_, _| None).unwrap();
+    let text = include_str!("ptx/matmul_tf32.ptx");
+    let places = |word: &str| -> Vec<usize> {
+        text.lines().enumerate().filter(|(_, l)| l.contains(word)).map(|(i, _)| i).collect()
+    };
+    let replace = |at: usize, by: &'static str| mutant(move |i, _| (i == at).then(|| by.to_owned()));
+    // Each wait, letting one more group fly than it does; the doubled wait at the loop's end covers for its twin.
+    let lax: Vec<_> =
+        places("cp.async.wait_group").into_iter().map(|at| replace(at, "cp.async.wait_group 5;")).collect();
+    assert!(lax.contains(&Err(FaultKind::InFlight)), "{lax:?}");
+    // Each barrier removed. The one at the head of the loop is not needed: from the one before it to the one after it
+    // shared memory is only read.
+    let removed: Vec<_> = places("bar.sync").into_iter().map(|at| replace(at, "")).collect();
+    let races = removed.iter().filter(|r| matches!(r, Err(FaultKind::Race { .. }))).count();
+    assert_eq!((removed.len(), races), (6, 5), "{removed:?}");
+}
