@@ -78,7 +78,7 @@ pub(crate) struct TargetArgs {
     /// Plan for one device where the split is not possible.
     #[arg(long)]
     pub(crate) allow_one: bool,
-    /// Rows per device of a data split, a ratio elsewhere: 3,2.
+    /// Rows per device of a data split, a ratio in other splits (not for pipelines): 3,2.
     #[arg(long, value_name = "N,N", value_parser = parse_parts)]
     pub(crate) parts: Option<[usize; 2]>,
 }
@@ -196,7 +196,7 @@ pub(crate) struct DeviceArgs {
     /// Run on one device where the split is not possible.
     #[arg(long)]
     pub(crate) allow_one: bool,
-    /// Rows per device of a data split, a ratio elsewhere: 3,2.
+    /// Rows per device of a data split, a ratio in other splits (not for pipelines): 3,2.
     #[arg(long, value_name = "N,N", value_parser = parse_parts)]
     pub(crate) parts: Option<[usize; 2]>,
     /// Rows of a call.

@@ -155,6 +155,11 @@ impl<'a> Planner<'a> {
     }
 
     fn pipeline(&self, pins: &[(NodeId, NodeStrategy)]) -> Result<Possible, NotOffered> {
+        if self.options.parts.is_some() {
+            return Err(NotOffered(
+                "parts divide rows and weights; where a pipeline is cut is searched for".to_owned(),
+            ));
+        }
         let space = &self.spaces[0].0;
         let rows = self.graph.inputs().find_map(|p| match p.kind {
             ParamKind::Input { rows: Rows::Batched } => self.graph.shape(p.value).first().copied(),

@@ -82,6 +82,16 @@ fn pipelines_are_balanced() {
 }
 
 #[test]
+fn a_pipeline_refuses_parts() {
+    let machine = hardware("2xa100-nvlink");
+    let options = Options { strategy: Some(Strategy::Pipeline), parts: Some([3, 1]), ..Options::default() };
+    let refused = Planner::new(&mlp(4, 16), &machine, options).plan().unwrap_err();
+    assert!(
+        matches!(&refused, PlaceError::CannotSplit { strategy: Strategy::Pipeline, reason } if reason.contains("parts"))
+    );
+}
+
+#[test]
 fn small_models_stay_on_one_device_and_large_ones_do_not() {
     let machine = hardware("2xa100-nvlink");
     let small = Planner::new(&mlp(4, 16), &machine, Options::default()).plan().unwrap();
