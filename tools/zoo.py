@@ -182,7 +182,7 @@ def draw_weights(model, rng, training_pass):
         leaf, shape = variable.path.split("/")[-1], tuple(variable.shape)
         if "seed" in variable.path or "int" in str(variable.dtype):
             continue
-        if leaf in ("gamma", "scale", "moving_variance"):
+        if leaf in ("gamma", "scale", "variance", "moving_variance"):
             value = rng.uniform(0.5, 1.5, shape)
         elif len(shape) >= 2 and "embedding" not in leaf:
             depthwise = "depthwise" in variable.path or "conv_dw" in variable.path or "dwconv" in variable.path
