@@ -97,7 +97,14 @@ impl Emitter<'_, '_> {
             Stmt::Store { to, index, offset, value } => self.store(*to, *index, *offset, *value),
             Stmt::If { cond, then, otherwise, merges } => self.conditional(*cond, then, otherwise, merges),
             Stmt::For(l) => self.looped(l),
-            Stmt::Barrier | Stmt::AsyncCopy { .. } | Stmt::AsyncCommit | Stmt::AsyncWait(_) | Stmt::Mma { .. } => {
+            Stmt::Barrier
+            | Stmt::AsyncCopy { .. }
+            | Stmt::AsyncCommit
+            | Stmt::AsyncWait(_)
+            | Stmt::LoadMatrix { .. }
+            | Stmt::Signal { .. }
+            | Stmt::Await { .. }
+            | Stmt::Mma { .. } => {
                 unreachable!("the verifier keeps GPU statements out of CPU kernels")
             }
         }

@@ -6,6 +6,7 @@
 
 mod contract;
 mod cpu;
+pub mod gpu;
 mod loops;
 mod nest;
 mod rows;

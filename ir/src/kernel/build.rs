@@ -78,6 +78,12 @@ impl Builder {
         Place::Param(self.kernel.params.len() as u32 - 1)
     }
 
+    /// Adds a parameter with a guaranteed alignment in bytes.
+    pub fn aligned_param(&mut self, dtype: DType, elements: usize, access: Access, align: u32) -> Place {
+        self.kernel.params.push(Param { dtype, elements, access, align });
+        Place::Param(self.kernel.params.len() as u32 - 1)
+    }
+
     /// Adds a private buffer.
     pub fn buffer(&mut self, dtype: DType, elements: usize) -> Place {
         self.kernel.buffers.push(Buffer { dtype, elements });

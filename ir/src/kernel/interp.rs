@@ -115,7 +115,14 @@ impl Machine<'_> {
                     self.regs[c.result] = value;
                 }
             }
-            Stmt::Barrier | Stmt::AsyncCopy { .. } | Stmt::AsyncCommit | Stmt::AsyncWait(_) | Stmt::Mma { .. } => {
+            Stmt::Barrier
+            | Stmt::AsyncCopy { .. }
+            | Stmt::AsyncCommit
+            | Stmt::AsyncWait(_)
+            | Stmt::LoadMatrix { .. }
+            | Stmt::Signal { .. }
+            | Stmt::Await { .. }
+            | Stmt::Mma { .. } => {
                 return Err(Fault::NotCpu);
             }
         }

@@ -249,6 +249,15 @@ pub struct For {
     pub body: Block,
 }
 
+/// How the fragments of [`Stmt::LoadMatrix`] lie in the matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MatrixForm {
+    /// Thread i has elements 2·(i mod 4) and the next of row i / 4.
+    Rows,
+    /// Thread i has elements 2·(i mod 4) and the next of column i / 4 (`.trans`).
+    Columns,
+}
+
 /// Shape of a warp-wide matrix product: D (m × n) = A (m × k) · B (k × n) + C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MmaShape {
@@ -314,7 +323,40 @@ pub enum Stmt {
     AsyncCommit,
     /// Waits until at most this many groups are under way. GPU.
     AsyncWait(u8),
-    /// Matrix product of a warp; registers hold the fragments in the order the instruction set defines. GPU.
+    /// Loads one, two or four 8 × 8 matrices of 16-bit elements from shared memory, a fragment of each to a u32 register
+    /// (`ldmatrix`, PTX ISA 9.7.14.5.15). Thread i names row i mod 8 of matrix i / 8: 16 bytes, aligned to 16. GPU.
+    LoadMatrix {
+        /// Fragments, u32, defined here.
+        d: SmallVec<[Reg; 4]>,
+        /// A buffer.
+        from: Place,
+        /// First element of the thread's row, i64.
+        index: Reg,
+        /// Which way round fragments are.
+        form: MatrixForm,
+    },
+    /// Says to the other device that all writes of this thread, and all that it has seen, are done: a u32 store with
+    /// release semantics in system scope. GPU.
+    Signal {
+        /// A parameter of u32.
+        to: Place,
+        /// Element, i64.
+        index: Reg,
+        /// What is written, u32.
+        value: Reg,
+    },
+    /// Waits until an element, seen as a number that wraps, is `value` or has passed it: u32 loads with acquire
+    /// semantics in system scope. GPU.
+    Await {
+        /// A parameter of u32.
+        from: Place,
+        /// Element, i64.
+        index: Reg,
+        /// What is waited for, u32.
+        value: Reg,
+    },
+    /// Matrix product of a warp; registers hold the fragments in the order the instruction set defines: of A and B u32
+    /// registers (two 16-bit elements each, or the bits of one tf32), of C and D elements of the accumulator. GPU.
     Mma {
         /// Extents and types.
         shape: MmaShape,

@@ -102,6 +102,11 @@ impl Printer<'_> {
             }
             Stmt::AsyncCommit => writeln!(f, "{pad}commit"),
             Stmt::AsyncWait(n) => writeln!(f, "{pad}wait {n}"),
+            Stmt::LoadMatrix { d, from, index, form } => {
+                writeln!(f, "{pad}{} = matrix {form:?} {from}[{index}]", list(d))
+            }
+            Stmt::Signal { to, index, value } => writeln!(f, "{pad}signal {to}[{index}] = {value}"),
+            Stmt::Await { from, index, value } => writeln!(f, "{pad}await {from}[{index}] >= {value}"),
             Stmt::Mma { shape, d, a, b, c } => writeln!(
                 f,
                 "{pad}{} = mma m{}n{}k{} {} {} ({}), ({}), ({})",

@@ -70,6 +70,12 @@ impl Verifier<'_> {
         }
     }
 
+    fn define_as(&mut self, r: Reg, ty: RegType) {
+        let found = self.kernel.regs.get(r).copied();
+        self.require(found == Some(ty), || format!("{r} is not of type {ty}"));
+        self.define(r);
+    }
+
     fn used(&mut self, r: Reg) -> RegType {
         self.require(self.scope.contains(&r), || format!("{r} is used where it is not defined"));
         self.kernel.regs.get(r).copied().unwrap_or(RegType::INDEX)
@@ -147,13 +153,28 @@ impl Verifier<'_> {
                     self.expect(*g, RegType::scalar(DType::Bool), "the guard");
                 }
             }
-            Stmt::Mma { d, a, b, c, .. } => {
+            Stmt::LoadMatrix { d, from, index, form: _ } => {
+                self.gpu_only("a matrix load");
+                self.require(matches!(d.len(), 1 | 2 | 4), || format!("a load of {} matrices", d.len()));
+                self.require(matches!(from, Place::Buffer(_)), || "matrices are loaded from a buffer".into());
+                self.expect(*index, RegType::INDEX, "the address");
+                d.iter().for_each(|r| self.define_as(*r, RegType::scalar(DType::U32)));
+            }
+            Stmt::Signal { to: place, index, value } | Stmt::Await { from: place, index, value } => {
+                self.gpu_only("a flag");
+                let flags =
+                    matches!(place, Place::Param(_)) && self.kernel.place(*place).is_some_and(|p| p.0 == DType::U32);
+                self.require(flags, || format!("flags are a parameter of u32, not {place}"));
+                self.expect(*index, RegType::INDEX, "the address");
+                self.expect(*value, RegType::scalar(DType::U32), "the flag");
+            }
+            Stmt::Mma { shape, d, a, b, c } => {
                 self.gpu_only("a matrix product");
-                for r in a.iter().chain(b).chain(c) {
-                    self.used(*r);
-                }
+                a.iter().chain(b).for_each(|r| self.expect(*r, RegType::scalar(DType::U32), "the fragment"));
+                let sum = RegType::scalar(shape.accumulator);
+                c.iter().for_each(|r| self.expect(*r, sum, "the fragment"));
                 self.require(d.len() == c.len(), || "a matrix product adds fragments of another number".into());
-                d.iter().for_each(|r| self.define(*r));
+                d.iter().for_each(|r| self.define_as(*r, sum));
             }
         }
     }

@@ -1,0 +1,85 @@
+//! Kernels for GPUs: what a schedule made, and how it is launched.
+//!
+//! [`Gpu::schedule`] turns a Compute into a [`GpuKernel`]: one launch, or several one after another. Kernels are in the
+//! kernel IR with [`Entry::Grid`](intwain_ir::kernel::Entry::Grid); [`crate::ptx`] writes them as text. Operands and
+//! results are aligned to [`ALIGNMENT`] bytes.
+
+#[cfg(test)]
+pub(crate) mod harness;
+
+use intwain_ir::compute::Compute;
+use intwain_ir::kernel::Kernel;
+use intwain_ir::{Target, Type};
+
+/// Alignment in bytes that every tensor in a device's memory has.
+pub const ALIGNMENT: u32 = 64;
+
+/// How factors of products are rounded. Sums are f32 in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Precision {
+    /// Not at all: products of f32 on the ordinary units.
+    #[default]
+    F32,
+    /// To tf32 (10 bits of mantissa), on tensor cores.
+    Tf32,
+    /// To bf16, on tensor cores.
+    Bf16,
+}
+
+/// The GPU that kernels are made for: anything from sm_80 on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gpu {
+    /// How factors of products are rounded.
+    pub precision: Precision,
+}
+
+/// What a kernel parameter is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Argument {
+    /// An operand, by position.
+    Operand(usize),
+    /// A result, by position.
+    Result(usize),
+    /// The kernel's workspace, from this byte on.
+    Workspace(usize),
+}
+
+/// One kernel and what its parameters are bound to.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The kernel; how often it runs is its entry.
+    pub kernel: Kernel,
+    /// One per parameter.
+    pub args: Vec<Argument>,
+}
+
+/// A scheduled Compute.
+#[derive(Clone, Debug)]
+pub struct GpuKernel {
+    /// In order; none if the results are empty.
+    pub launches: Vec<Launch>,
+    /// Bytes that the launches share and that nobody else uses meanwhile.
+    pub workspace: usize,
+    /// Which schedule it is.
+    pub schedule: &'static str,
+}
+
+impl Gpu {
+    /// Chooses how to compute something. `name` says in listings what the kernel is for.
+    pub fn schedule(&self, name: &str, compute: &Compute, operands: &[&Type], results: &[&Type]) -> GpuKernel {
+        self.schedule_naive(name, compute, operands, results)
+    }
+
+    /// The plain schedule: one thread an element, reductions one element after another. The CPU's bits, slowly: the
+    /// oracle of the others.
+    pub fn schedule_naive(&self, name: &str, compute: &Compute, operands: &[&Type], results: &[&Type]) -> GpuKernel {
+        let _ = (name, compute, operands, results);
+        GpuKernel { launches: Vec::new(), workspace: 0, schedule: "naive" }
+    }
+}
+
+impl Target for Gpu {
+    fn can_fuse(&self, compute: &Compute, operands: &[&Type], results: &[&Type]) -> bool {
+        crate::schedule::Cpu::host().can_fuse(compute, operands, results)
+    }
+}
