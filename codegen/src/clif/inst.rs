@@ -45,8 +45,8 @@ impl Emitter<'_, '_> {
                 let lanes: Vec<Value> = xs.iter().map(|x| self.value(*x)).collect();
                 self.pack(dtype, &lanes)
             }
-            Inst::Id(_) | Inst::Load { .. } | Inst::Shuffle(..) => {
-                unreachable!("ids and loads are emitted elsewhere, shuffles are refused by the verifier")
+            Inst::Id(_) | Inst::Load { .. } | Inst::Shuffle(..) | Inst::Bits(_) | Inst::Tf32(_) => {
+                unreachable!("ids and loads are emitted elsewhere, the verifier refuses the rest")
             }
         }
     }

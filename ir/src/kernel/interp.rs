@@ -153,7 +153,7 @@ impl Machine<'_> {
                 let first = self.index(*index) + offset;
                 (0..lanes as i64).map(|i| self.read(*from, first + i)).collect::<Result<_, _>>()?
             }
-            Inst::Shuffle(..) => return Err(Fault::NotCpu),
+            Inst::Shuffle(..) | Inst::Bits(_) | Inst::Tf32(_) => return Err(Fault::NotCpu),
         })
     }
 

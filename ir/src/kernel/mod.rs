@@ -41,7 +41,7 @@ entity_impl!(Reg, "r");
 pub struct RegType {
     /// Element type.
     pub dtype: DType,
-    /// Number of elements: 1, or a vector of 2 or 4.
+    /// Number of elements: 1, or a vector of 2, 4 or (elements of 2 bytes, on a GPU) 8.
     pub lanes: u8,
 }
 
@@ -188,6 +188,10 @@ pub enum Inst {
     },
     /// The value of another lane of the warp. GPU.
     Shuffle(Shuffle, Reg),
+    /// The bits of a value of as many bytes, first lane lowest. GPU.
+    Bits(Reg),
+    /// An f32 rounded to the nearest tf32 (10 bits of mantissa), ties away from zero, as an f32. GPU.
+    Tf32(Reg),
 }
 
 impl Inst {
@@ -200,6 +204,8 @@ impl Inst {
             | Inst::Splat(x)
             | Inst::Extract(x, _)
             | Inst::Shuffle(_, x)
+            | Inst::Bits(x)
+            | Inst::Tf32(x)
             | Inst::Load { index: x, .. } => SmallVec::from_slice(&[*x]),
             Inst::Binary(_, x, y) | Inst::Compare(_, x, y) => SmallVec::from_slice(&[*x, *y]),
             Inst::Fma(x, y, z) | Inst::Select(x, y, z) => SmallVec::from_slice(&[*x, *y, *z]),
@@ -310,10 +316,14 @@ pub enum Stmt {
         to: Place,
         /// Element in the buffer.
         to_index: Reg,
+        /// Added to it.
+        to_offset: i64,
         /// A parameter.
         from: Place,
         /// Element in the parameter.
         from_index: Reg,
+        /// Added to it.
+        from_offset: i64,
         /// How much.
         bytes: u8,
         /// Condition for reading; the buffer gets zeros elsewhere.
@@ -332,6 +342,8 @@ pub enum Stmt {
         from: Place,
         /// First element of the thread's row, i64.
         index: Reg,
+        /// Added to the index.
+        offset: i64,
         /// Which way round fragments are.
         form: MatrixForm,
     },

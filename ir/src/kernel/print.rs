@@ -95,15 +95,16 @@ impl Printer<'_> {
             }
             Stmt::For(l) => self.looped(f, l, depth),
             Stmt::Barrier => writeln!(f, "{pad}barrier"),
-            Stmt::AsyncCopy { to, to_index, from, from_index, bytes, guard } => {
-                write!(f, "{pad}async {to}[{to_index}] = {from}[{from_index}] {bytes} bytes")?;
+            Stmt::AsyncCopy { to, to_index, to_offset, from, from_index, from_offset, bytes, guard } => {
+                let (into, out) = (address(*to_index, *to_offset), address(*from_index, *from_offset));
+                write!(f, "{pad}async {to}[{into}] = {from}[{out}] {bytes} bytes")?;
                 guard.map_or(Ok(()), |g| write!(f, " if {g}"))?;
                 writeln!(f)
             }
             Stmt::AsyncCommit => writeln!(f, "{pad}commit"),
             Stmt::AsyncWait(n) => writeln!(f, "{pad}wait {n}"),
-            Stmt::LoadMatrix { d, from, index, form } => {
-                writeln!(f, "{pad}{} = matrix {form:?} {from}[{index}]", list(d))
+            Stmt::LoadMatrix { d, from, index, offset, form } => {
+                writeln!(f, "{pad}{} = matrix {form:?} {from}[{}]", list(d), address(*index, *offset))
             }
             Stmt::Signal { to, index, value } => writeln!(f, "{pad}signal {to}[{index}] = {value}"),
             Stmt::Await { from, index, value } => writeln!(f, "{pad}await {from}[{index}] >= {value}"),
@@ -156,6 +157,8 @@ impl Display for Show<'_> {
             Inst::Pack(xs) => write!(f, "pack {}", list(xs)),
             Inst::Load { from, index, offset } => write!(f, "{from}[{}]", address(*index, *offset)),
             Inst::Shuffle(how, x) => write!(f, "shuffle {how:?} {x}"),
+            Inst::Bits(x) => write!(f, "bits {x}"),
+            Inst::Tf32(x) => write!(f, "tf32 {x}"),
         }
     }
 }

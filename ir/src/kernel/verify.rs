@@ -63,6 +63,7 @@ impl Verifier<'_> {
                     1 => true,
                     4 => !self.cpu() || cpu_vector(t.dtype),
                     2 => !self.cpu(),
+                    8 => !self.cpu() && t.dtype.size() == 2,
                     _ => false,
                 };
                 self.require(fits, || format!("{r} has type {t}, which the target lacks"));
@@ -142,7 +143,7 @@ impl Verifier<'_> {
                 }
             }
             Stmt::Barrier | Stmt::AsyncCommit | Stmt::AsyncWait(_) => self.gpu_only("synchronisation"),
-            Stmt::AsyncCopy { to, to_index, from, from_index, bytes, guard } => {
+            Stmt::AsyncCopy { to, to_index, to_offset: _, from, from_index, from_offset: _, bytes, guard } => {
                 self.gpu_only("an asynchronous copy");
                 self.require(matches!(bytes, 4 | 8 | 16), || format!("an asynchronous copy of {bytes} bytes"));
                 let places = matches!((to, from), (Place::Buffer(_), Place::Param(_)));
@@ -153,7 +154,7 @@ impl Verifier<'_> {
                     self.expect(*g, RegType::scalar(DType::Bool), "the guard");
                 }
             }
-            Stmt::LoadMatrix { d, from, index, form: _ } => {
+            Stmt::LoadMatrix { d, from, index, offset: _, form: _ } => {
                 self.gpu_only("a matrix load");
                 self.require(matches!(d.len(), 1 | 2 | 4), || format!("a load of {} matrices", d.len()));
                 self.require(matches!(from, Place::Buffer(_)), || "matrices are loaded from a buffer".into());
@@ -239,6 +240,18 @@ impl Verifier<'_> {
             Inst::Shuffle(_, x) => {
                 self.gpu_only("a shuffle");
                 same(self, *x);
+            }
+            Inst::Bits(x) => {
+                self.gpu_only("a change of type");
+                let t = self.used(*x);
+                let bytes = |t: RegType| t.dtype.size() * t.lanes as usize;
+                let fits = bytes(t) == bytes(ty) && t.dtype != DType::Bool && ty.dtype != DType::Bool;
+                self.require(fits, || format!("{r}: {ty} = bits of {t}"));
+            }
+            Inst::Tf32(x) => {
+                self.gpu_only("rounding to tf32");
+                same(self, *x);
+                self.require(ty.dtype == DType::F32, || format!("{r}: {ty} = tf32"));
             }
         }
     }
