@@ -35,6 +35,15 @@ impl OpDef for AllGather {
         Err(GradError::None(Self::NAME.into()))
     }
 
+    fn messages(&self, args: &[&Type], _: &[&Type]) -> Option<Messages> {
+        let m = Messages::pair(self.channel, self.device, self.sizes.len())?;
+        let theirs = args[0].with_shape(args[0].shape.with(self.dim, self.sizes[m.peer]));
+        let own = Piece::copy(Messages::OWN, args[0]);
+        let other = Piece::copy(Messages::MESSAGE, &theirs).placed(self.dim, &self.sizes, m.peer);
+        let m = m.sending(own.clone()).receiving(theirs);
+        Some(m.filling(own.placed(self.dim, &self.sizes, self.device)).filling(other))
+    }
+
     fn eval(&self, args: &[&Tensor], _: &[Type], exchange: &mut dyn Exchange) -> Result<Vec<Tensor>, EvalError> {
         let x = args[0];
         let types: Vec<Type> = self.sizes.iter().map(|&s| x.ty.with_shape(x.ty.shape.with(self.dim, s))).collect();

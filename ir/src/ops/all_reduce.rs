@@ -60,6 +60,12 @@ impl OpDef for AllReduce {
         Err(GradError::None(Self::NAME.into()))
     }
 
+    fn messages(&self, args: &[&Type], _: &[&Type]) -> Option<Messages> {
+        let m = Messages::pair(self.channel, self.device, self.devices)?;
+        let combined = Piece::combined(self.function, args[0], None, self.device);
+        Some(m.sending(Piece::copy(Messages::OWN, args[0])).receiving(args[0].clone()).filling(combined))
+    }
+
     fn eval(&self, args: &[&Tensor], _: &[Type], exchange: &mut dyn Exchange) -> Result<Vec<Tensor>, EvalError> {
         let types = vec![args[0].ty.clone(); self.devices];
         let parts = gather(args[0], self.channel, self.device, &types, exchange)?;

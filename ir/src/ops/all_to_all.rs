@@ -45,6 +45,17 @@ impl OpDef for AllToAll {
         Err(GradError::None(Self::NAME.into()))
     }
 
+    fn messages(&self, args: &[&Type], _: &[&Type]) -> Option<Messages> {
+        let m = Messages::pair(self.channel, self.device, self.to_sizes.len())?;
+        let part = |device: usize| Piece::part(args[0], self.to, &self.to_sizes, device);
+        let mine = part(self.device);
+        let arriving = mine.ty.with_shape(mine.ty.shape.with(self.from, self.from_sizes[m.peer]));
+        let other = Piece::copy(Messages::MESSAGE, &arriving).placed(self.from, &self.from_sizes, m.peer);
+        let sent = part(m.peer);
+        let m = m.sending(sent).receiving(arriving);
+        Some(m.filling(mine.placed(self.from, &self.from_sizes, self.device)).filling(other))
+    }
+
     fn eval(&self, args: &[&Tensor], _: &[Type], exchange: &mut dyn Exchange) -> Result<Vec<Tensor>, EvalError> {
         let layout = Layout::split(self.to, self.to_sizes.iter().copied());
         for to in (0..self.to_sizes.len()).filter(|&d| d != self.device) {

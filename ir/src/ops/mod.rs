@@ -9,6 +9,7 @@ mod scan_cuts;
 use crate::attr::{AttrError, Attrs};
 use crate::compute::Compute;
 use crate::interp::{EvalError, Exchange};
+use crate::messages::Messages;
 use crate::shard::{Layout, ShardingRule};
 use crate::{Graph, NodeId, Scalar, Tensor, Type, Value};
 use smallvec::SmallVec;
@@ -146,6 +147,12 @@ pub trait OpDef: Sized + Clone {
         Err(EvalError::NotALeaf(Self::NAME))
     }
 
+    /// What a communication between two devices sends, receives and makes of it.
+    fn messages(&self, args: &[&Type], results: &[&Type]) -> Option<Messages> {
+        let _ = (args, results);
+        None
+    }
+
     /// Scalar operations of a leaf, whose work its Compute does not tell.
     fn leaf_flops(&self, args: &[&Type], results: &[&Type]) -> u64 {
         let _ = args;
@@ -210,6 +217,11 @@ macro_rules! ops {
                 &self, args: &[&Tensor], results: &[Type], exchange: &mut dyn Exchange,
             ) -> Result<Vec<Tensor>, EvalError> {
                 match self { $(Op::$name(op) => op.eval(args, results, exchange)),+ }
+            }
+
+            /// What the devices of a pair send each other and make of it; `None` unless it is communication of two.
+            pub fn messages(&self, args: &[&Type], results: &[&Type]) -> Option<Messages> {
+                match self { $(Op::$name(op) => op.messages(args, results)),+ }
             }
 
             fn leaf_flops(&self, args: &[&Type], results: &[&Type]) -> u64 {

@@ -4,6 +4,7 @@ pub(crate) use super::{Body, GradCx, GradError, Grads, LocalCx, OpDef, TypeError
 pub(crate) use crate::attributes;
 pub(crate) use crate::compute::{Axis, Compute, Expr, Guard, Index, Order};
 pub(crate) use crate::interp::{EvalError, Exchange};
+pub(crate) use crate::messages::{Messages, Piece};
 pub(crate) use crate::shard::{Factor, FactorDim, FactorKind, Layout, ShardingRule, total};
 pub(crate) use crate::{DType, Scalar, Shape, Tensor, Type, Value, scalar};
 pub(crate) use smallvec::smallvec;

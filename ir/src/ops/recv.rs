@@ -30,6 +30,10 @@ impl OpDef for Recv {
         Err(GradError::None(Self::NAME.into()))
     }
 
+    fn messages(&self, _: &[&Type], results: &[&Type]) -> Option<Messages> {
+        Some(Messages::from(self.channel, self.from, results[0]))
+    }
+
     fn eval(&self, _: &[&Tensor], _: &[Type], exchange: &mut dyn Exchange) -> Result<Vec<Tensor>, EvalError> {
         Ok(vec![exchange.recv(self.channel, self.from, &self.ty)?])
     }

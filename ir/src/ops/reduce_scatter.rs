@@ -38,6 +38,13 @@ impl OpDef for ReduceScatter {
         Err(GradError::None(Self::NAME.into()))
     }
 
+    fn messages(&self, args: &[&Type], results: &[&Type]) -> Option<Messages> {
+        let m = Messages::pair(self.channel, self.device, self.sizes.len())?;
+        let combined = Piece::combined(self.function, args[0], Some((self.dim, &self.sizes)), self.device);
+        let theirs = Piece::part(args[0], self.dim, &self.sizes, m.peer);
+        Some(m.sending(theirs).receiving(results[0].clone()).filling(combined))
+    }
+
     fn eval(&self, args: &[&Tensor], _: &[Type], exchange: &mut dyn Exchange) -> Result<Vec<Tensor>, EvalError> {
         let layout = Layout::split(self.dim, self.sizes.iter().copied());
         let part = |to: usize| args[0].part(&layout, to);

@@ -28,6 +28,10 @@ impl OpDef for Send {
         Err(GradError::None(Self::NAME.into()))
     }
 
+    fn messages(&self, args: &[&Type], _: &[&Type]) -> Option<Messages> {
+        Some(Messages::to(self.channel, self.to, args[0]))
+    }
+
     fn eval(&self, args: &[&Tensor], _: &[Type], exchange: &mut dyn Exchange) -> Result<Vec<Tensor>, EvalError> {
         exchange.send(self.channel, self.to, args[0])?;
         Ok(vec![])

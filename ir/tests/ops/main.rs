@@ -8,6 +8,7 @@ mod devices;
 mod evaluate;
 mod gradient;
 mod inline;
+mod messages;
 mod rules;
 mod scan_rules;
 mod text;
