@@ -4,8 +4,11 @@
 //! kernel IR with [`Entry::Grid`](intwain_ir::kernel::Entry::Grid); [`crate::ptx`] writes them as text. Operands and
 //! results are aligned to [`ALIGNMENT`] bytes.
 
+mod exchange;
 #[cfg(test)]
 pub(crate) mod harness;
+
+pub use exchange::{Exchange, ExchangeArgument, FLAG_BYTES};
 
 use intwain_ir::compute::Compute;
 use intwain_ir::kernel::Kernel;
