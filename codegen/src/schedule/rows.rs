@@ -10,7 +10,7 @@
 //! concatenation along it, the axis falls into intervals on which they are decided. Where they depend on a window's
 //! position, as in padded pooling, one test per position tells whether the whole window lies inside.
 
-use super::loops::{Bound, Loops};
+use super::loops::{Bound, Loops, Vectors};
 use super::nest::{Nest, NodeId, Op, coefficient};
 use intwain_ir::Type;
 use intwain_ir::compute::{Atom, Axis, Guard, Index, Order};
@@ -71,7 +71,7 @@ pub(super) fn schedule(name: &str, mut nest: Nest, operands: &[&Type], results: 
     let inputs: Vec<Place> = operands.iter().map(|t| b.param(t.dtype, t.shape.elements(), Access::Constant)).collect();
     let outputs: Vec<Place> = results.iter().map(|t| b.param(t.dtype, t.shape.elements(), Access::Write)).collect();
     let (begin, end) = (b.id(Id::TaskBegin), b.id(Id::TaskEnd));
-    let mut w = Writer { l: Loops::new(b, &nest, inputs), outputs, plan: &plan };
+    let mut w = Writer { l: Loops::new(b, &nest, inputs, Vectors::Held), outputs, plan: &plan };
     let counts: Vec<usize> = plan.tasks.iter().map(|a| nest.extent(*a)).collect();
     let blocks = match (plan.vector, plan.block) {
         (Some((axis, _)), Some(block)) => nest.extent(axis).div_ceil(block),
@@ -201,7 +201,7 @@ impl Writer<'_, '_> {
             if i > 0 {
                 rest = b.binary(Binary::FloorDiv, rest, n);
             }
-            axes.push((axis, Bound { base, width: 1, range: (0, counts[i] as i64 - 1) }));
+            axes.push((axis, Bound::one(base, (0, counts[i] as i64 - 1))));
         }
         self.l.push_scope(axes);
         self.loops(0, span);
@@ -214,7 +214,7 @@ impl Writer<'_, '_> {
         let extent = self.l.nest.extent(axis) as i64;
         let (begin, end) = (self.l.b.index(0), self.l.b.index(extent));
         let l = self.l.b.open_loop(begin, end, 1, &[]);
-        self.l.push_scope(vec![(axis, Bound { base: l.var(), width: 1, range: (0, extent - 1) })]);
+        self.l.push_scope(vec![(axis, Bound::one(l.var(), (0, extent - 1)))]);
         self.loops(at + 1, span);
         self.l.pop_scope();
         self.l.b.close_loop(l, &[]);
@@ -289,13 +289,13 @@ impl Writer<'_, '_> {
         let once = known.is_some_and(|n| n / w as i64 == 1);
         if once {
             let first = self.l.b.constant_of(at).map_or(range.0, |x| x.to_i64());
-            self.l.push_scope(vec![(axis, Bound { base: at, width: w, range: (first, first + w as i64 - 1) })]);
+            self.l.push_scope(vec![(axis, Bound::lanes(at, w, (first, first + w as i64 - 1)))]);
             self.elements(w);
             self.l.pop_scope();
             return;
         }
         let l = self.l.b.open_loop(at, stop, w as i64, &[]);
-        self.l.push_scope(vec![(axis, Bound { base: l.var(), width: w, range })]);
+        self.l.push_scope(vec![(axis, Bound::lanes(l.var(), w, range))]);
         self.elements(w);
         self.l.pop_scope();
         self.l.b.close_loop(l, &[]);
@@ -305,11 +305,8 @@ impl Writer<'_, '_> {
     pub(super) fn elements(&mut self, width: usize) {
         let nest = self.l.nest;
         let values: Vec<_> = nest.results.iter().map(|&r| self.l.wide(r, width)).collect();
-        let (reg, offset) = self.l.address(&nest.store);
         for (v, &place) in values.iter().zip(&self.outputs) {
-            for (i, &r) in v.regs.iter().enumerate() {
-                self.l.b.store(place, reg, offset + (i * v.lanes as usize) as i64, r);
-            }
+            self.l.store(place, &nest.store, v);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Epilogues: what follows a contraction, on the rectangle of results that the micro-kernels have just finished.
 
-use super::loops::{Bound, Loops};
+use super::loops::{Bound, Loops, Vectors};
 use super::nest::Nest;
 use super::rows::{Plan, Writer};
 use intwain_ir::Type;
@@ -42,7 +42,7 @@ pub(super) fn schedule(name: &str, mut nest: Nest, roles: &Roles<'_>, operands: 
     };
     let plan = Plan::of_rows(vector);
     let id = b.id(Id::Batch);
-    let mut w = Writer { l: Loops::new(b, &nest, inputs), outputs, plan: &plan };
+    let mut w = Writer { l: Loops::new(b, &nest, inputs, Vectors::Held), outputs, plan: &plan };
     let bound = digits(&mut w.l.b, &nest, id, &batch);
     w.l.push_scope(bound);
     over(&mut w, Id::RowBegin, Id::RowEnd, &rows, |w| {
@@ -79,7 +79,7 @@ fn digits(b: &mut Builder, nest: &Nest, number: Reg, axes: &[Axis]) -> Vec<(Axis
         let n = b.index(extent);
         let base = if i == 0 { rest } else { b.binary(Binary::Mod, rest, n) };
         rest = if i == 0 { rest } else { b.binary(Binary::FloorDiv, rest, n) };
-        bound.push((axis, Bound { base, width: 1, range: (0, extent - 1) }));
+        bound.push((axis, Bound::one(base, (0, extent - 1))));
     }
     bound
 }

@@ -4,12 +4,15 @@
 //! kernel IR with [`Entry::Grid`](intwain_ir::kernel::Entry::Grid); [`crate::ptx`] writes them as text. Operands and
 //! results are aligned to [`ALIGNMENT`] bytes.
 
-mod exchange;
+mod launch;
+mod naive;
+
 #[cfg(test)]
 pub(crate) mod harness;
+#[cfg(test)]
+mod tests;
 
-pub use exchange::{Exchange, ExchangeArgument, FLAG_BYTES};
-
+use crate::schedule::nest::Nest;
 use intwain_ir::compute::Compute;
 use intwain_ir::kernel::Kernel;
 use intwain_ir::{Target, Type};
@@ -76,8 +79,7 @@ impl Gpu {
     /// The plain schedule: one thread an element, reductions one element after another. The CPU's bits, slowly: the
     /// oracle of the others.
     pub fn schedule_naive(&self, name: &str, compute: &Compute, operands: &[&Type], results: &[&Type]) -> GpuKernel {
-        let _ = (name, compute, operands, results);
-        GpuKernel { launches: Vec::new(), workspace: 0, schedule: "naive" }
+        naive::schedule(name, &Nest::new(compute, operands), &launch::Arrays::new(operands, results))
     }
 }
 

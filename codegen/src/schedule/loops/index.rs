@@ -1,6 +1,6 @@
 //! Positions and conditions as registers, hoisted term by term.
 
-use super::{Loops, Val, vectorizes};
+use super::{Loops, Val};
 use crate::schedule::nest::{coefficient, range};
 use intwain_ir::DType;
 use intwain_ir::compute::{Atom, Guard, Index, Term};
@@ -91,6 +91,39 @@ impl Loops<'_> {
         r
     }
 
+    /// What the index of the first lane is known to be a multiple of; 0 if it is 0.
+    pub(in crate::schedule) fn multiple(&self, index: &Index) -> i64 {
+        gcd(self.multiple_of_terms(index), index.offset())
+    }
+
+    fn multiple_of_terms(&self, index: &Index) -> i64 {
+        index.terms().iter().fold(0, |n, t| {
+            let atom = match &t.atom {
+                Atom::Axis(a) => match self.bound(*a) {
+                    Some(b) if b.range.0 == b.range.1 && b.width == 1 => b.range.0,
+                    Some(b) => b.multiple,
+                    None => 1,
+                },
+                Atom::FloorDiv(inner, n) => match self.multiple(inner) {
+                    m if m % n == 0 => m / n,
+                    _ => 1,
+                },
+                Atom::Mod(inner, n) => gcd(self.multiple(inner), *n),
+            };
+            gcd(n, atom * t.coeff)
+        })
+    }
+
+    /// Whether a guard is the same in all lanes: its bounds fall between lane groups.
+    pub(super) fn is_even(&self, g: &Guard) -> bool {
+        let Some(axis) = self.lane_axis(g.index.axes()) else { return true };
+        let (Some(step), Some(b)) = (coefficient(&g.index, axis), self.bound(axis)) else { return false };
+        let unit = self.multiple_of_terms(&g.index);
+        let reach = step * (b.width as i64 - 1);
+        let whole = |bound: i64| (g.index.offset() - bound).rem_euclid(unit) + reach < unit;
+        step > 0 && unit > 0 && whole(g.lo) && whole(g.hi)
+    }
+
     /// By how much an index grows from lane to lane; `None` if unevenly. 0 for indices without a lane axis.
     pub(super) fn lane_step(&self, index: &Index) -> Option<i64> {
         match self.lane_axis(index.axes()) {
@@ -104,7 +137,13 @@ impl Loops<'_> {
         let (lo, hi) = range(index, &|a| self.range_of(a));
         let fits = i32::try_from(lo).is_ok() && i32::try_from(hi).is_ok();
         match self.lane_step(index) {
-            Some(step) if width > 1 && width.is_multiple_of(4) && vectorizes(dtype) && fits && dtype != DType::Bool => {
+            Some(step)
+                if width > 1
+                    && width.is_multiple_of(4)
+                    && self.holds_vectors(dtype)
+                    && fits
+                    && dtype != DType::Bool =>
+            {
                 self.stepped_position(dtype, index, step, width)
             }
             _ if width > 1 => {
@@ -145,4 +184,13 @@ impl Loops<'_> {
             .collect();
         Val { regs, lanes: 4 }
     }
+}
+
+/// Greatest common divisor; that of 0 and n is n.
+pub(super) fn gcd(a: i64, b: i64) -> i64 {
+    let (mut a, mut b) = (a.abs(), b.abs());
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }

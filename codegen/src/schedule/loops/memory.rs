@@ -1,27 +1,39 @@
-//! Loads: contiguous ones as vectors, guarded ones behind a branch, uneven ones lane by lane.
+//! Loads: contiguous ones as vectors, guarded ones behind a branch, uneven ones lane by lane. And stores.
 
-use super::{Loops, Val, value};
+use super::index::gcd;
+use super::{Loops, Val, Vectors};
 use crate::schedule::nest::NodeId;
 use intwain_ir::DType;
 use intwain_ir::compute::{Guard, Index};
-use intwain_ir::kernel::{Block, Reg};
+use intwain_ir::kernel::{Block, Inst, Place, Reg, RegType};
 use intwain_ir::scalar::{Binary, Compare, Scalar};
 
 impl Loops<'_> {
     pub(super) fn load(&mut self, operand: usize, at: &Index, guards: &[Guard], fill: Scalar, width: usize) -> Val {
         let Some(open) = self.open_guards(guards) else { return self.constant(fill, width) };
         let (uneven, even): (Vec<Guard>, Vec<Guard>) =
-            open.into_iter().partition(|g| self.lane_axis(g.index.axes()).is_some());
-        let cond = self.all_hold(&even);
+            open.into_iter().partition(|g| self.lane_axis(g.index.axes()).is_some() && !self.is_even(g));
+        let axes = guards.iter().fold(at.axes(), |s, g| s | g.index.axes());
+        let cond = self.also_limit(axes, &even);
         let (reg, offset) = self.address(at);
         let dtype = fill.dtype();
         self.guarded(cond, fill, width, |l| {
             if uneven.is_empty() {
-                l.load_lanes(operand, at, (reg, offset), dtype, width)
+                let multiple = l.multiple(at);
+                l.load_lanes(operand, at, (reg, offset, multiple), dtype, width)
             } else {
                 l.load_edge(operand, at, &uneven, fill, width)
             }
         })
+    }
+
+    /// One condition for guards that no lane distinguishes and for the existence of the positions of these axes.
+    fn also_limit(&mut self, axes: u64, guards: &[Guard]) -> Option<Reg> {
+        let (limit, all) = (self.limit(axes), self.all_hold(guards));
+        match (limit, all) {
+            (Some(a), Some(b)) => Some(self.b.binary(Binary::And, a, b)),
+            (a, b) => a.or(b),
+        }
     }
 
     /// `f` where the condition holds, else `fill`.
@@ -39,12 +51,33 @@ impl Loops<'_> {
         Val { regs: merged.into(), lanes: v.lanes }
     }
 
-    /// An unguarded load.
-    fn load_lanes(&mut self, operand: usize, at: &Index, (reg, offset): (Reg, i64), dtype: DType, width: usize) -> Val {
+    /// An unguarded load. The address is known to be a multiple of the last of the three.
+    fn load_lanes(
+        &mut self,
+        operand: usize,
+        at: &Index,
+        (reg, offset, multiple): (Reg, i64, i64),
+        dtype: DType,
+        width: usize,
+    ) -> Val {
         let place = self.operands[operand];
-        let (count, lanes) = value::layout(dtype, width);
+        let (count, lanes) = self.layout(dtype, width);
         match self.lane_step(at) {
             Some(0) => Val::one(self.b.load(place, reg, offset, 1)),
+            Some(1) if self.vectors == Vectors::Aligned => {
+                let n = access_lanes(dtype, width, multiple);
+                let mut regs = smallvec::SmallVec::new();
+                for i in (0..width).step_by(n) {
+                    let v = self.b.load(place, reg, offset + i as i64, n as u8);
+                    match n {
+                        1 => regs.push(v),
+                        _ => {
+                            regs.extend(self.scalars(Val { regs: smallvec::smallvec![v], lanes: n as u8 }, dtype).regs)
+                        }
+                    }
+                }
+                Val { regs, lanes: 1 }
+            }
             Some(1) => {
                 let each = |i: usize| offset + (i * lanes as usize) as i64;
                 Val { regs: (0..count).map(|i| self.b.load(place, reg, each(i), lanes)).collect(), lanes }
@@ -94,21 +127,31 @@ impl Loops<'_> {
         let which = self.value(row);
         let from = self.nest.nodes[row].dtype;
         if let Some(r) = which.single() {
-            let (cond, shift) = self.row_shift(r, stride, rows, base);
+            let (mut cond, shift) = self.row_shift(r, stride, rows, base);
+            if let Some(limit) = self.limit(at.axes()) {
+                cond = self.b.binary(Binary::And, cond, limit);
+            }
             let (reg, offset) = self.address(at);
             let reg = self.b.binary(Binary::Add, reg, shift);
             if self.lane_step(at).is_some() {
-                return self
-                    .guarded(Some(cond), fill, width, |l| l.load_lanes(operand, at, (reg, offset), dtype, width));
+                let multiple = gcd(self.multiple(at), stride);
+                return self.guarded(Some(cond), fill, width, |l| {
+                    l.load_lanes(operand, at, (reg, offset, multiple), dtype, width)
+                });
             }
         }
         let which = self.wide(row, width);
         let which = self.scalars(which, from);
-        let axis = self.lane_axis(self.nest.nodes[row].free | at.axes()).expect("a wide look-up has a lane axis");
+        let axes = self.nest.nodes[row].free | at.axes();
+        let axis = self.lane_axis(axes).expect("a wide look-up has a lane axis");
+        let limit = self.limit(axes);
         let mut rows_left = which.regs.into_iter();
         let lanes = self.per_lane(axis, width, |l| {
             let r = rows_left.next().expect("one row a lane");
-            let (cond, shift) = l.row_shift(r, stride, rows, base);
+            let (mut cond, shift) = l.row_shift(r, stride, rows, base);
+            if let Some(limit) = limit {
+                cond = l.b.binary(Binary::And, cond, limit);
+            }
             let (reg, offset) = l.address(at);
             let reg = l.b.binary(Binary::Add, reg, shift);
             l.guarded(Some(cond), fill, 1, |l| Val::one(l.b.load(place, reg, offset, 1))).regs[0]
@@ -126,5 +169,37 @@ impl Loops<'_> {
         let high = self.b.compare(Compare::Lt, row, rows);
         let cond = self.b.binary(Binary::And, low, high);
         (cond, self.b.binary(Binary::Mul, row, stride))
+    }
+}
+
+/// How many elements one access moves: as many as 16 bytes hold, the lanes consist of, and the address allows.
+pub(in crate::schedule) fn access_lanes(dtype: DType, width: usize, multiple: i64) -> usize {
+    let fits =
+        |n: &usize| n * dtype.size() <= 16 && width.is_multiple_of(*n) && (multiple == 0 || multiple % *n as i64 == 0);
+    let most = if dtype.size() == 2 { 8 } else { 4 };
+    [most, 4, 2].into_iter().find(fits).unwrap_or(1)
+}
+
+impl Loops<'_> {
+    /// Writes a value of neighbouring elements, the first at `index`.
+    pub(in crate::schedule) fn store(&mut self, to: Place, index: &Index, value: &Val) {
+        let (reg, offset) = self.address(index);
+        let width = value.regs.len() * value.lanes as usize;
+        let dtype = self.b.place_type(to);
+        let n = match self.vectors {
+            Vectors::Held => 1,
+            Vectors::Aligned => access_lanes(dtype, width, self.multiple(index)),
+        };
+        if n == 1 {
+            for (i, &r) in value.regs.iter().enumerate() {
+                self.b.store(to, reg, offset + (i * value.lanes as usize) as i64, r);
+            }
+            return;
+        }
+        let ty = RegType { dtype, lanes: n as u8 };
+        for (i, lanes) in value.regs.chunks(n).enumerate() {
+            let v = self.b.inst(ty, Inst::Pack(smallvec::SmallVec::from_slice(lanes)));
+            self.b.store(to, reg, offset + (i * n) as i64, v);
+        }
     }
 }

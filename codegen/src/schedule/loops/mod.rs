@@ -30,6 +30,35 @@ pub(super) struct Bound {
     pub(super) width: usize,
     /// Least and greatest position, over all lanes and trips.
     pub(super) range: (i64, i64),
+    /// What the first position is known to be a multiple of.
+    pub(super) multiple: i64,
+}
+
+impl Bound {
+    /// At one position.
+    pub(super) fn one(base: Reg, range: (i64, i64)) -> Bound {
+        Bound::lanes(base, 1, range)
+    }
+
+    /// At `width` neighbouring positions from `base` on.
+    pub(super) fn lanes(base: Reg, width: usize, range: (i64, i64)) -> Bound {
+        Bound { base, width, range, multiple: 1 }
+    }
+
+    /// The first position is a multiple of `n`.
+    pub(super) fn multiple_of(self, n: i64) -> Bound {
+        Bound { multiple: n, ..self }
+    }
+}
+
+/// How values of several lanes are held, and which accesses move several elements at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Vectors {
+    /// In vectors of four where the machine has them, loaded and stored at any address.
+    Held,
+    /// One element a register. Accesses are vectors of up to 16 bytes where the address is proven a multiple of the
+    /// vector's size, else single elements.
+    Aligned,
 }
 
 struct Scope {
@@ -39,13 +68,19 @@ struct Scope {
     values: HashMap<NodeId, Val>,
     guards: HashMap<Guard, Reg>,
     indices: HashMap<Index, Reg>,
+    /// Whether the positions exist: loads that depend on the scope's axes happen under this condition.
+    limit: Option<Reg>,
 }
+
+/// A scope set aside with the values computed in it; see [`Loops::put_scope`].
+pub(super) struct Saved(Scope);
 
 /// A kernel being written from a nest.
 pub(super) struct Loops<'n> {
     pub(super) b: Builder,
     pub(super) nest: &'n Nest,
     pub(super) operands: Vec<Place>,
+    vectors: Vectors,
     scopes: Vec<Scope>,
     /// Guards that hold here because a condition around this code says so.
     assumed: Vec<Guard>,
@@ -58,25 +93,56 @@ struct Aside {
 }
 
 impl<'n> Loops<'n> {
-    pub(super) fn new(b: Builder, nest: &'n Nest, operands: Vec<Place>) -> Loops<'n> {
-        let mut l = Loops { b, nest, operands, scopes: Vec::new(), assumed: Vec::new() };
+    pub(super) fn new(b: Builder, nest: &'n Nest, operands: Vec<Place>, vectors: Vectors) -> Loops<'n> {
+        let mut l = Loops { b, nest, operands, vectors, scopes: Vec::new(), assumed: Vec::new() };
         l.push_scope(Vec::new());
         l
     }
 
     /// Opens a scope in the innermost block.
     pub(super) fn push_scope(&mut self, axes: Vec<(Axis, Bound)>) {
+        self.push_limited(axes, None);
+    }
+
+    /// Opens a scope whose positions exist only where the condition holds: elsewhere, what depends on its axes has any
+    /// value, and nothing is loaded.
+    pub(super) fn push_limited(&mut self, axes: Vec<(Axis, Bound)>, limit: Option<Reg>) {
         self.scopes.push(Scope {
             depth: self.b.depth(),
             axes,
             values: HashMap::new(),
             guards: HashMap::new(),
             indices: HashMap::new(),
+            limit,
         });
     }
 
     pub(super) fn pop_scope(&mut self) {
         self.scopes.pop();
+    }
+
+    /// Closes the innermost scope but keeps what was computed in it.
+    pub(super) fn take_scope(&mut self) -> Saved {
+        Saved(self.scopes.pop().expect("a scope is open"))
+    }
+
+    /// Reopens a scope in the block where it was; the scopes around it are those that were.
+    pub(super) fn put_scope(&mut self, saved: Saved) {
+        debug_assert_eq!(saved.0.depth, self.b.depth(), "a scope is reopened in its block");
+        self.scopes.push(saved.0);
+    }
+
+    /// Says what the value of a node is, for all that lies in the innermost scope.
+    pub(super) fn define(&mut self, node: NodeId, value: Reg) {
+        let home = self.home(self.nest.nodes[node].free);
+        self.scopes[home].values.insert(node, Val::one(value));
+    }
+
+    /// Whether the positions of these axes exist, where that is not certain.
+    fn limit(&mut self, axes: u64) -> Option<Reg> {
+        let binds = |s: &Scope| s.axes.iter().any(|(a, _)| axes & (1 << a.0) != 0);
+        let limits: Vec<Reg> = self.scopes.iter().filter(|s| binds(s)).filter_map(|s| s.limit).collect();
+        limits.into_iter().reduce(|a, c| self.b.binary(Binary::And, a, c))
     }
 
     /// Guards that the code up to [`Loops::forget`] may take for granted.
@@ -158,7 +224,7 @@ impl<'n> Loops<'n> {
 
     /// One element in `width` lanes; the copy stands in the block at `depth`.
     fn spread(&mut self, x: Reg, dtype: DType, width: usize, depth: usize) -> Val {
-        let (count, lanes) = value::layout(dtype, width);
+        let (count, lanes) = self.layout(dtype, width);
         let x = match lanes {
             1 => x,
             _ => self.b.inst_at(depth, RegType { dtype, lanes }, Inst::Splat(x)),
@@ -167,7 +233,7 @@ impl<'n> Loops<'n> {
     }
 
     fn constant(&mut self, x: Scalar, width: usize) -> Val {
-        let (count, lanes) = value::layout(x.dtype(), width);
+        let (count, lanes) = self.layout(x.dtype(), width);
         let r = self.b.inst_at(0, RegType { dtype: x.dtype(), lanes }, Inst::Const(x));
         Val { regs: smallvec::SmallVec::from_elem(r, count), lanes }
     }
@@ -274,7 +340,8 @@ impl<'n> Loops<'n> {
         if open.is_empty() {
             return self.constant(bool(true), 1);
         }
-        let Some(axis) = self.lane_axis(open.iter().fold(0, |s, g| s | g.index.axes())) else {
+        let uneven = open.iter().filter(|g| !self.is_even(g)).fold(0, |s, g| s | g.index.axes());
+        let Some(axis) = self.lane_axis(uneven) else {
             let r = self.all_hold(&open).expect("there are guards");
             return if width == 1 { Val::one(r) } else { self.spread(r, DType::Bool, width, self.b.depth()) };
         };
@@ -291,7 +358,7 @@ impl<'n> Loops<'n> {
                 let base = self.b.binary(Binary::Add, b.base, offset);
                 let last = (width - 1 - i) as i64;
                 let range = (b.range.0 + i as i64, b.range.1 - last);
-                self.push_scope(vec![(axis, Bound { base, width: 1, range })]);
+                self.push_scope(vec![(axis, Bound::one(base, range))]);
                 let y = f(self);
                 self.pop_scope();
                 y

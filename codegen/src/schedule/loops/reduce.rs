@@ -65,7 +65,7 @@ impl Loops<'_> {
                 let mut accs = accs;
                 for i in 0..self.nest.extent(*axis) as i64 {
                     let base = self.b.index(i);
-                    self.push_scope(vec![(*axis, Bound { base, width: 1, range: (i, i) })]);
+                    self.push_scope(vec![(*axis, Bound::one(base, (i, i)))]);
                     accs = self.nested(rest, step, accs);
                     self.pop_scope();
                 }
@@ -76,7 +76,7 @@ impl Loops<'_> {
                 let (begin, end) = (self.b.index(0), self.b.index(extent));
                 let l = self.b.open_loop(begin, end, 1, &accs);
                 let args = l.args().collect();
-                self.push_scope(vec![(*axis, Bound { base: l.var(), width: 1, range: (0, extent - 1) })]);
+                self.push_scope(vec![(*axis, Bound::one(l.var(), (0, extent - 1)))]);
                 let next = self.nested(rest, step, args);
                 self.pop_scope();
                 self.b.close_loop(l, &next)
@@ -150,7 +150,7 @@ impl Loops<'_> {
         for (i, acc) in p.iter_mut().enumerate().take(rest) {
             let at = (extent - rest + i) as i64;
             let base = self.b.index(at);
-            self.push_scope(vec![(inner[0], Bound { base, width: 1, range: (at, at) })]);
+            self.push_scope(vec![(inner[0], Bound::one(base, (at, at)))]);
             let x = self.wide(body, 1).regs[0];
             *acc = self.b.binary(f, *acc, x);
             self.pop_scope();
@@ -169,7 +169,7 @@ impl Loops<'_> {
         let (begin, end) = (self.b.index(0), self.b.index(extent));
         let l = self.b.open_loop(begin, end, step, &accs);
         let args: Vec<Reg> = l.args().collect();
-        let bound = Bound { base: l.var(), width: step as usize, range: (0, extent - 1) };
+        let bound = Bound::lanes(l.var(), step as usize, (0, extent - 1));
         self.push_scope(vec![(axis, bound)]);
         let next = match outer {
             [] => self.step(Step::Combine(f, body), args),

@@ -1,6 +1,6 @@
 //! Values of several lanes.
 
-use super::Loops;
+use super::{Loops, Vectors};
 use intwain_ir::DType;
 use intwain_ir::kernel::{Inst, Reg, RegType};
 use smallvec::SmallVec;
@@ -13,14 +13,9 @@ pub(crate) struct Val {
     pub(crate) lanes: u8,
 }
 
-/// Whether elements of this type are kept in vectors.
+/// Whether CPUs have vectors of this type.
 pub(crate) fn vectorizes(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::I32 | DType::U32 | DType::Bool)
-}
-
-/// Number of registers, and lanes of each, for a value of `width` elements.
-pub(super) fn layout(dtype: DType, width: usize) -> (usize, u8) {
-    if vectorizes(dtype) && width.is_multiple_of(4) { (width / 4, 4) } else { (width, 1) }
 }
 
 impl Val {
@@ -48,6 +43,16 @@ impl Val {
 }
 
 impl Loops<'_> {
+    /// Whether elements of this type are kept in vectors here.
+    pub(super) fn holds_vectors(&self, dtype: DType) -> bool {
+        self.vectors == Vectors::Held && vectorizes(dtype)
+    }
+
+    /// Number of registers, and lanes of each, for a value of `width` elements.
+    pub(super) fn layout(&self, dtype: DType, width: usize) -> (usize, u8) {
+        if self.holds_vectors(dtype) && width.is_multiple_of(4) { (width / 4, 4) } else { (width, 1) }
+    }
+
     /// Every lane in a register of its own.
     pub(super) fn scalars(&mut self, v: Val, dtype: DType) -> Val {
         if v.lanes == 1 {
@@ -65,7 +70,7 @@ impl Loops<'_> {
 
     /// Single elements, one a lane, in the form that the type has.
     pub(super) fn gather(&mut self, lanes: Vec<Reg>, dtype: DType) -> Val {
-        let (_, per) = layout(dtype, lanes.len());
+        let (_, per) = self.layout(dtype, lanes.len());
         if per == 1 {
             return Val { regs: lanes.into(), lanes: 1 };
         }
@@ -77,7 +82,7 @@ impl Loops<'_> {
 
     /// The form that values of this type and width have.
     pub(super) fn reshape(&mut self, v: Val, dtype: DType, width: usize) -> Val {
-        let (count, lanes) = layout(dtype, width);
+        let (count, lanes) = self.layout(dtype, width);
         if v.lanes == lanes || v.is_single() {
             debug_assert!(v.is_single() || v.regs.len() == count);
             return v;

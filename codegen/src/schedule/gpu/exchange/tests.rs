@@ -1,1 +1,0 @@
-//! Exchanges on two emulated devices.
