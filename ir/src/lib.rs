@@ -3,8 +3,9 @@
 //!
 //! In reading order: [`Type`] and [`scalar`] say what elements are and what functions of them mean; [`compute`] says
 //! what an operation computes, as data; [`ops`] are the operations, a file each; [`Graph`] holds them; [`shard`] says
-//! how values are divided; [`messages`] says what communication moves; [`Stage`] says what holds when, and [`verify`] checks it; [`interp`] runs graphs, on one
-//! device or several, and is what every back end is compared with; [`text`] is the text form.
+//! how values are divided; [`messages`] says what communication moves; [`Stage`] says what holds when, and [`verify`]
+//! checks it; [`interp`] runs graphs, on one device or several, and is what every back end is compared with; [`text`] is
+//! the text form.
 //!
 //! This crate does no input or output and knows no device API. Only [`ops`] names operations.
 

@@ -4,6 +4,7 @@
 //! kernel IR with [`Entry::Grid`](intwain_ir::kernel::Entry::Grid); [`crate::ptx`] writes them as text. Operands and
 //! results are aligned to [`ALIGNMENT`] bytes.
 
+mod exchange;
 mod launch;
 mod naive;
 
@@ -11,6 +12,8 @@ mod naive;
 pub(crate) mod harness;
 #[cfg(test)]
 mod tests;
+
+pub use exchange::{Exchange, ExchangeArgument, FLAG_BYTES};
 
 use crate::schedule::nest::Nest;
 use intwain_ir::compute::Compute;

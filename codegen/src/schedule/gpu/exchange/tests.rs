@@ -1,0 +1,348 @@
+//! Exchanges on two emulated devices that share peer memory, each in a thread of its own.
+
+use super::{Exchange, ExchangeArgument, FLAG_BYTES};
+use crate::ptx;
+use crate::schedule::gpu::Gpu;
+use intwain_emulator::{AddressSpace, Arg, Device, HostError, Launch, LaunchError, Module, Stats};
+use intwain_ir::interp::run_devices;
+use intwain_ir::kernel::{Entry, verify};
+use intwain_ir::ops::{self, Op};
+use intwain_ir::scalar::Reduce;
+use intwain_ir::{DType, Graph, Layout, Rows, Scalar, Stage, Tensor, Type};
+use std::time::Duration;
+
+/// A communication on both devices.
+type Ends = [Op; 2];
+/// What both devices give or get.
+type Both = [Option<Tensor>; 2];
+
+/// Which device comes late to every use.
+#[derive(Clone, Copy)]
+enum Slow {
+    Neither,
+    Device(usize),
+}
+
+/// Why a device stopped.
+#[derive(Debug)]
+enum Stopped {
+    Launch(LaunchError),
+    /// The result has bytes that nobody wrote.
+    Host(HostError),
+}
+
+/// One device's end, ready to run.
+struct End {
+    device: Device,
+    exchange: Option<(Exchange, Module)>,
+    operand: Option<u64>,
+    result: Option<(u64, Type)>,
+    mailboxes: [u64; 2],
+}
+
+impl End {
+    fn new(device: Device, exchange: Option<(Exchange, String)>, operand: Option<&Type>, result: Option<&Type>) -> End {
+        let room = |ty: &Type| device.alloc(ty.bytes().max(1) as u64).unwrap();
+        let operand = operand.map(room);
+        let result = result.map(|ty| (room(ty), ty.clone()));
+        let exchange = exchange.map(|(e, text)| {
+            let module = Module::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+            (e, module)
+        });
+        End { device, exchange, operand, result, mailboxes: [0; 2] }
+    }
+
+    /// One use of the channel.
+    fn once(&self, operand: Option<&Tensor>) -> Result<(Option<Tensor>, Stats), Stopped> {
+        if let (Some(at), Some(x)) = (self.operand, operand) {
+            self.device.write(at, &x.data).map_err(Stopped::Host)?;
+        }
+        let mut stats = Stats::default();
+        if let Some((exchange, module)) = &self.exchange {
+            let Entry::Grid { blocks, threads } = exchange.kernel.entry else { panic!("not a GPU kernel") };
+            let address = |a: &ExchangeArgument| match *a {
+                ExchangeArgument::Operand => self.operand.unwrap(),
+                ExchangeArgument::Result => self.result.as_ref().unwrap().0,
+                ExchangeArgument::Mailbox(at) => self.mailboxes[0] + at as u64,
+                ExchangeArgument::PeerMailbox(at) => self.mailboxes[1] + at as u64,
+            };
+            let args: Vec<Arg> = exchange.args.iter().map(|a| Arg::U64(address(a))).collect();
+            let shape = Launch { grid: blocks, block: threads, shared: exchange.kernel.buffer_offsets().1 as u32 };
+            let done = self.device.launch(module, &exchange.kernel.name, shape, &args);
+            stats = done.map_err(Stopped::Launch)?;
+        }
+        let read = |(at, ty): &(u64, Type)| {
+            let mut y = Tensor::zeros(ty.clone());
+            self.device.read(*at, &mut y.data).map_err(Stopped::Host).map(|()| y)
+        };
+        Ok((self.result.as_ref().map(read).transpose()?, stats))
+    }
+}
+
+fn types(ends: &Ends, operands: &Both) -> [(Option<Type>, Option<Type>); 2] {
+    [0, 1].map(|d| {
+        let operand = operands[d].as_ref().map(|t| t.ty.clone());
+        let args: Vec<&Type> = operand.iter().collect();
+        let result = ends[d].infer(&args).unwrap().first().cloned();
+        (operand, result)
+    })
+}
+
+fn exchanges(ends: &Ends, operands: &Both) -> [Option<Exchange>; 2] {
+    let types = types(ends, operands);
+    let made = [0, 1].map(|d| {
+        let (operand, result) = &types[d];
+        let (args, results): (Vec<&Type>, Vec<&Type>) = (operand.iter().collect(), result.iter().collect());
+        let messages = ends[d].messages(&args, &results).unwrap();
+        Gpu::default().exchange("exchange", &messages, operand.as_ref(), result.as_ref())
+    });
+    for d in 0..2 {
+        if let Some(e) = &made[d] {
+            verify(&e.kernel).unwrap_or_else(|f| panic!("{}\n{}", f[0], e.kernel));
+            let peers = made[1 - d].as_ref().map_or(0, |p| p.mailbox);
+            assert_eq!(e.peer_mailbox, peers, "devices agree on mailboxes");
+            let blocks = |e: &Exchange| e.kernel.entry.clone();
+            if e.mailbox + e.peer_mailbox > 0 {
+                assert_eq!(blocks(e), blocks(made[1 - d].as_ref().unwrap()), "devices agree on blocks");
+            }
+        }
+    }
+    made
+}
+
+/// Uses a channel once for each pair of operands, with the text of the kernels changed; what each device got.
+fn run_changed(
+    ends: &Ends,
+    uses: &[Both],
+    slow: Slow,
+    change: &dyn Fn(usize, String) -> String,
+) -> [Result<Vec<(Option<Tensor>, Stats)>, Stopped>; 2] {
+    let space = AddressSpace::default();
+    let types = types(ends, &uses[0]);
+    let mut both = exchanges(ends, &uses[0]).into_iter().enumerate().map(|(d, exchange)| {
+        let mut device = Device::new(&space, d as u32);
+        device.patience = Duration::from_millis(1500);
+        let exchange = exchange.map(|e| {
+            let text = change(d, ptx::module(&[&e.kernel]).unwrap());
+            (e, text)
+        });
+        End::new(device, exchange, types[d].0.as_ref(), types[d].1.as_ref())
+    });
+    let mut both = [both.next().unwrap(), both.next().unwrap()];
+    let mailboxes = [0, 1].map(|d: usize| {
+        let bytes = both[d].exchange.as_ref().map_or(0, |e| e.0.mailbox);
+        let at = both[d].device.alloc(bytes.max(1) as u64).unwrap();
+        both[d].device.write(at, &[0; FLAG_BYTES][..bytes.min(FLAG_BYTES)]).unwrap();
+        at
+    });
+    both[0].mailboxes = mailboxes;
+    both[1].mailboxes = [mailboxes[1], mailboxes[0]];
+    std::thread::scope(|scope| {
+        let workers = [0, 1].map(|d: usize| {
+            let end = &both[d];
+            scope.spawn(move || {
+                let mut got = Vec::new();
+                for operands in uses {
+                    if matches!(slow, Slow::Device(s) if s == d) {
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                    got.push(end.once(operands[d].as_ref())?);
+                }
+                Ok(got)
+            })
+        });
+        workers.map(|w| w.join().unwrap())
+    })
+}
+
+fn run(ends: &Ends, uses: &[Both], slow: Slow) -> Vec<Both> {
+    let [a, b] = run_changed(ends, uses, slow, &|_, text| text).map(Result::unwrap);
+    a.into_iter().zip(b).map(|(a, b)| [a.0, b.0]).collect()
+}
+
+/// The interpreter's results.
+fn want(ends: &Ends, operands: &Both) -> Both {
+    let graphs: Vec<Graph> = (0..2)
+        .map(|d| {
+            let mut g = Graph::new("one");
+            (g.stage, g.devices, g.device) = (Stage::Local, 2, d);
+            let x = operands[d].as_ref().map(|t| g.input("x", t.ty.clone(), Rows::Whole));
+            let made = g.push_all(ends[d].clone(), x.as_slice()).unwrap();
+            made.iter().for_each(|y| g.output("y", *y));
+            g
+        })
+        .collect();
+    let args = operands.iter().map(|t| t.iter().cloned().collect()).collect();
+    let mut got = run_devices(&graphs, args).unwrap().into_iter().map(|mut y| y.pop());
+    [got.next().unwrap(), got.next().unwrap()]
+}
+
+fn check(ends: &Ends, uses: &[Both], slow: Slow) {
+    let got = run(ends, uses, slow);
+    for (i, (got, operands)) in got.iter().zip(uses).enumerate() {
+        assert_eq!(*got, want(ends, operands), "use {i} of {} and {}", ends[0], ends[1]);
+    }
+}
+
+/// Numbers that differ from use to use and from device to device.
+fn fill(ty: &Type, seed: usize) -> Tensor {
+    let mut state = seed as u64 * 0x9e37_79b9_7f4a_7c15 + 1;
+    let elements: Vec<Scalar> = (0..ty.shape.elements())
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let x = ((state >> 40) as f64) / f64::from(1 << 20) - 8.0;
+            Scalar::from_f64(ty.dtype, x)
+        })
+        .collect();
+    Tensor::from_scalars(ty.clone(), &elements)
+}
+
+fn both(dtype: DType, shapes: [&[usize]; 2], uses: usize) -> Vec<Both> {
+    (0..uses).map(|i| [0, 1].map(|d| Some(fill(&Type::new(dtype, shapes[d].to_vec()), 2 * i + d)))).collect()
+}
+
+fn reduce(function: Reduce) -> Ends {
+    [0, 1].map(|device| ops::AllReduce { channel: 0, function, device, devices: 2 }.into())
+}
+
+fn gather(dim: usize, sizes: [usize; 2]) -> Ends {
+    [0, 1].map(|device| ops::AllGather { channel: 0, dim, sizes: sizes.to_vec(), device }.into())
+}
+
+fn scatter(function: Reduce, dim: usize, sizes: [usize; 2]) -> Ends {
+    [0, 1].map(|device| ops::ReduceScatter { channel: 0, function, dim, sizes: sizes.to_vec(), device }.into())
+}
+
+fn turn(from: usize, from_sizes: [usize; 2], to: usize, to_sizes: [usize; 2]) -> Ends {
+    let (from_sizes, to_sizes) = (from_sizes.to_vec(), to_sizes.to_vec());
+    let (f, t) = (&from_sizes, &to_sizes);
+    [0, 1]
+        .map(|device| ops::AllToAll { channel: 0, from, from_sizes: f.clone(), to, to_sizes: t.clone(), device }.into())
+}
+
+fn pass(ty: &Type, from: usize) -> Ends {
+    let send = Op::from(ops::Send { channel: 0, to: 1 - from });
+    let recv = Op::from(ops::Recv { channel: 0, from, ty: ty.clone() });
+    if from == 0 { [send, recv] } else { [recv, send] }
+}
+
+fn passed(ty: &Type, from: usize, uses: usize) -> Vec<Both> {
+    (0..uses).map(|i| [0, 1].map(|d| (d == from).then(|| fill(ty, i)))).collect()
+}
+
+const DTYPES: [DType; 5] = [DType::F32, DType::BF16, DType::I64, DType::I8, DType::Bool];
+
+#[test]
+fn values_pass() {
+    for (i, dtype) in DTYPES.into_iter().enumerate() {
+        for shape in [vec![], vec![1], vec![3, 5], vec![7, 33], vec![64, 16], vec![0, 3]] {
+            let ty = Type::new(dtype, shape);
+            check(&pass(&ty, i % 2), &passed(&ty, i % 2, 3), Slow::Neither);
+        }
+    }
+}
+
+#[test]
+fn values_are_combined() {
+    for &function in Reduce::ALL {
+        for dtype in [DType::F32, DType::BF16, DType::F16, DType::I32, DType::F64] {
+            for shape in [vec![], vec![5, 3], vec![33, 8], vec![0]] {
+                check(&reduce(function), &both(dtype, [&shape, &shape], 2), Slow::Neither);
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_are_gathered() {
+    for dtype in DTYPES {
+        for sizes in [[3, 2], [0, 5], [5, 0], [4, 4]] {
+            for dim in [0, 1, 2] {
+                let shapes = sizes.map(|s| {
+                    let mut shape = vec![3, 4, 2];
+                    shape[dim] = s;
+                    shape
+                });
+                check(&gather(dim, sizes), &both(dtype, [&shapes[0], &shapes[1]], 2), Slow::Neither);
+            }
+        }
+    }
+}
+
+#[test]
+fn combinations_are_divided() {
+    for sizes in [[3, 2], [0, 5], [5, 0], [8, 4]] {
+        let whole = sizes[0] + sizes[1];
+        for (dim, shape) in [(0, [whole, 4]), (1, [3, whole])] {
+            for dtype in [DType::F32, DType::F16, DType::I64] {
+                check(&scatter(Reduce::Sum, dim, sizes), &both(dtype, [&shape, &shape], 2), Slow::Neither);
+                check(&scatter(Reduce::Max, dim, sizes), &both(dtype, [&shape, &shape], 1), Slow::Neither);
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_are_turned() {
+    for from in [[3, 2], [0, 5], [5, 0], [4, 8]] {
+        for to in [[3, 2], [0, 5], [5, 0], [8, 4]] {
+            let (rows, columns) = (from[0] + from[1], to[0] + to[1]);
+            for dtype in [DType::F32, DType::BF16, DType::Bool] {
+                let ends = turn(0, from, 2, to);
+                check(&ends, &both(dtype, [&[from[0], 2, columns], &[from[1], 2, columns]], 2), Slow::Neither);
+                let back = turn(2, from, 0, to);
+                check(&back, &both(dtype, [&[columns, 2, from[0]], &[columns, 2, from[1]]], 1), Slow::Neither);
+                assert!(rows > 0);
+            }
+        }
+    }
+}
+
+/// Five uses of all slots and all blocks, with one device behind: what is in a slot is not overwritten.
+#[test]
+fn uses_follow_each_other() {
+    for slow in [Slow::Device(0), Slow::Device(1), Slow::Neither] {
+        let shape = [67, 1033];
+        check(&reduce(Reduce::Sum), &both(DType::F32, [&shape, &shape], 5), slow);
+        let ty = Type::new(DType::F32, shape);
+        check(&pass(&ty, 0), &passed(&ty, 0, 5), slow);
+        check(&turn(0, [40, 27], 1, [1000, 33]), &both(DType::F32, [&[40, 1033], &[27, 1033]], 5), slow);
+    }
+}
+
+/// NaN on one device, infinities on both, zeros of both signs.
+#[test]
+fn both_devices_get_the_same_bits() {
+    let x = Tensor::from_f32([5], &[f32::NAN, f32::INFINITY, -0.0, 0.0, 1.0]);
+    let y = Tensor::from_f32([5], &[1.0, f32::NEG_INFINITY, 0.0, -0.0, f32::NAN]);
+    for &function in Reduce::ALL {
+        let got = run(&reduce(function), &[[Some(x.clone()), Some(y.clone())]], Slow::Neither);
+        assert_eq!(got[0][0].as_ref().unwrap().data, got[0][1].as_ref().unwrap().data, "{function:?}");
+    }
+}
+
+#[test]
+fn nothing_is_launched_for_nothing() {
+    let nothing = Type::new(DType::F32, [0, 4]);
+    let none = exchanges(&pass(&nothing, 0), &passed(&nothing, 0, 1)[0]);
+    assert!(none.iter().all(Option::is_none));
+    // Device 1 has everything already: only device 0 waits for something.
+    let [a, b] = exchanges(&gather(0, [0, 5]), &both(DType::F32, [&[0], &[5]], 1)[0]);
+    let (a, b) = (a.unwrap(), b.unwrap());
+    assert!(!a.args.contains(&ExchangeArgument::Operand));
+    assert!(b.args.contains(&ExchangeArgument::Result));
+    assert_eq!((a.mailbox, a.peer_mailbox), (FLAG_BYTES + 2 * 64, FLAG_BYTES));
+}
+
+/// What moves moves in 16 bytes, whatever the elements are, and every byte once.
+#[test]
+fn accesses_are_wide() {
+    let shape = [64, 32];
+    for dtype in [DType::F32, DType::BF16, DType::I8, DType::F64] {
+        let ends = gather(1, [32, 32]);
+        for e in exchanges(&ends, &both(dtype, [&shape, &shape], 1)[0]).into_iter().flatten() {
+            let text = ptx::module(&[&e.kernel]).unwrap();
+            assert_eq!(text.matches("ld.global").count() - text.matches(".u32 ").count().min(0), 0, "{text}");
+        }
+    }
+}
