@@ -382,6 +382,7 @@ impl Convert {
                 let v = integer(a, from);
                 if mods.saturate { clamp(v, to) } else { keep(v as u64, to.bits) }
             }
+            (false, true) if to == Ty::F64 => (integer(a, from) as f64).to_bits(),
             (false, true) => finish(float::from_integer(integer(a, from)), to, mods),
             (true, false) => {
                 let v = flushed(value(from, a), from, mods.flush);

@@ -1,0 +1,163 @@
+//! Addresses: a base register and a constant displacement.
+
+use super::SHARED;
+use super::emit::Emitter;
+use super::text::{Class, Text, Value, long};
+use intwain_ir::kernel::{Kernel, Place, Reg};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+/// What stands in brackets.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Address {
+    /// A register and a displacement.
+    Based(Value, i64),
+    /// A byte of shared memory.
+    Shared(i64),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Address::Based(base, 0) => write!(f, "[{base}]"),
+            Address::Based(base, at) => write!(f, "[{base}+{at}]"),
+            Address::Shared(0) => write!(f, "[{SHARED}]"),
+            Address::Shared(at) => write!(f, "[{SHARED}+{at}]"),
+        }
+    }
+}
+
+impl Address {
+    /// The address some bytes on.
+    pub(super) fn plus(self, bytes: i64) -> Address {
+        match self {
+            Address::Based(base, at) => Address::Based(base, at + bytes),
+            Address::Shared(at) => Address::Shared(at + bytes),
+        }
+    }
+}
+
+/// Addresses computed so far, by scope.
+#[derive(Debug)]
+pub(super) struct Addresses {
+    params: BTreeMap<u32, Value>,
+    shared: Option<Value>,
+    offsets: Vec<usize>,
+    scopes: Vec<HashMap<(Place, Reg), Value>>,
+}
+
+impl Addresses {
+    pub(super) fn new(kernel: &Kernel) -> Addresses {
+        Addresses { params: BTreeMap::new(), shared: None, offsets: kernel.buffer_offsets().0, scopes: Vec::new() }
+    }
+
+    /// A block begins: what is computed in it isn't known after it.
+    pub(super) fn enter(&mut self) {
+        self.scopes.push(HashMap::new());
+    }
+
+    /// A block ends.
+    pub(super) fn leave(&mut self) {
+        self.scopes.pop();
+    }
+
+    fn find(&self, key: (Place, Reg)) -> Option<Value> {
+        self.scopes.iter().rev().find_map(|s| s.get(&key)).copied()
+    }
+
+    /// What has to stand before the body.
+    pub(super) fn prologue(&self, t: &mut Text) {
+        for (i, v) in &self.params {
+            t.line(format_args!("ld.param.u64 {v}, [p{i}];"));
+        }
+        for v in self.params.values() {
+            t.line(format_args!("cvta.to.global.u64 {v}, {v};"));
+        }
+        if let Some(v) = self.shared {
+            t.line(format_args!("mov.u32 {v}, {SHARED};"));
+        }
+    }
+}
+
+impl Emitter<'_> {
+    fn param_base(&mut self, i: u32) -> Value {
+        if let Some(v) = self.addresses.params.get(&i) {
+            return *v;
+        }
+        let v = self.t.fresh(Class::Long);
+        self.addresses.params.insert(i, v);
+        v
+    }
+
+    fn shared_base(&mut self) -> Value {
+        match self.addresses.shared {
+            Some(v) => v,
+            None => {
+                let v = self.t.fresh(Class::Int);
+                self.addresses.shared = Some(v);
+                v
+            }
+        }
+    }
+
+    /// The address of an element.
+    pub(super) fn address(&mut self, place: Place, index: Reg, offset: i64) -> Address {
+        let size = self.kernel.place(place).map_or(1, |p| p.0.size()) as i64;
+        let start = match place {
+            Place::Param(_) => 0,
+            Place::Buffer(i) => self.addresses.offsets[i as usize] as i64,
+        };
+        let index_value = self.value(index);
+        if let Some(c) = index_value.known() {
+            let at = (c + offset) * size + start;
+            return match place {
+                Place::Param(i) => {
+                    let base = self.param_base(i);
+                    self.displaced(base, at)
+                }
+                Place::Buffer(_) => Address::Shared(at),
+            };
+        }
+        let base = match self.addresses.find((place, index)) {
+            Some(base) => base,
+            None => {
+                let base = self.element_base(place, index_value, size);
+                if let Some(scope) = self.addresses.scopes.last_mut() {
+                    scope.insert((place, index), base);
+                }
+                base
+            }
+        };
+        self.displaced(base, offset * size + start)
+    }
+
+    /// The register that points to element `index` of a parameter, or past the buffer's start by that much.
+    fn element_base(&mut self, place: Place, index: Value, size: i64) -> Value {
+        match place {
+            Place::Param(i) => {
+                let base = self.param_base(i);
+                if size == 1 {
+                    return self.t.op(Class::Long, "add.s64", &[base, index]);
+                }
+                self.t.op(Class::Long, "mad.lo.s64", &[index, long(size), base])
+            }
+            Place::Buffer(_) => {
+                let base = self.shared_base();
+                let index = self.t.op(Class::Int, "cvt.u32.u64", &[index]);
+                if size == 1 {
+                    return self.t.op(Class::Int, "add.s32", &[base, index]);
+                }
+                self.t.op(Class::Int, "mad.lo.s32", &[index, super::text::int(size as i32), base])
+            }
+        }
+    }
+
+    /// Displacements have 32 bits; beyond, they are added.
+    fn displaced(&mut self, base: Value, bytes: i64) -> Address {
+        // The limit is that of the machine's instructions: 24 bits, signed.
+        if (-(1 << 23)..1 << 23).contains(&bytes) || base.class() == Class::Int {
+            return Address::Based(base, bytes);
+        }
+        Address::Based(self.t.op(Class::Long, "add.s64", &[base, long(bytes)]), 0)
+    }
+}

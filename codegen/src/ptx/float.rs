@@ -1,0 +1,215 @@
+//! The scalar table on floats.
+
+use super::EmitError;
+use super::emit::Emitter;
+use super::stream::Stream;
+use super::text::{Class, Value, float, int, literal, long};
+use intwain_ir::DType;
+use intwain_ir::scalar::expand;
+use intwain_ir::scalar::{self, Binary, Compare, Scalar, Unary};
+
+/// The type in which floats are computed.
+fn arithmetic(dtype: DType) -> (Class, &'static str) {
+    match dtype {
+        DType::F64 => (Class::Double, "f64"),
+        _ => (Class::Float, "f32"),
+    }
+}
+
+impl Emitter<'_> {
+    /// f16 and bf16 as f32; other floats as they are.
+    pub(super) fn widen(&mut self, dtype: DType, x: Value) -> Value {
+        if let (DType::F16 | DType::BF16, Some(k)) = (dtype, Self::element(dtype, x)) {
+            return literal(scalar::cast(DType::F32, k));
+        }
+        match dtype {
+            DType::F16 => self.t.op(Class::Float, "cvt.f32.f16", &[x]),
+            DType::BF16 => {
+                let bits = self.t.op(Class::Int, "cvt.u32.u16", &[x]);
+                let high = self.t.op(Class::Int, "shl.b32", &[bits, int(16)]);
+                self.t.op(Class::Float, "mov.b32", &[high])
+            }
+            _ => x,
+        }
+    }
+
+    /// From f32 to the form of f16 and bf16; other floats as they are.
+    pub(super) fn narrow(&mut self, dtype: DType, x: Value) -> Value {
+        match dtype {
+            DType::F16 => self.t.op(Class::Half, "cvt.rn.f16.f32", &[x]),
+            DType::BF16 => self.t.op(Class::Half, "cvt.rn.bf16.f32", &[x]),
+            _ => x,
+        }
+    }
+
+    /// A function of one element.
+    pub(super) fn unary(&mut self, op: Unary, dtype: DType, x: Value) -> Result<Value, EmitError> {
+        if let Some(k) = Self::element(dtype, x) {
+            return Ok(literal(scalar::unary(op, k)));
+        }
+        if !dtype.is_float() {
+            return Ok(self.unary_int(op, dtype, x));
+        }
+        // These two work on bits, so that they keep those of NaN.
+        match op {
+            Unary::Neg => return Ok(self.on_bits("xor", dtype, x, 1 << (dtype.size() * 8 - 1))),
+            Unary::Abs => return Ok(self.on_bits("and", dtype, x, (1 << (dtype.size() * 8 - 1)) - 1)),
+            _ => {}
+        }
+        let v = self.widen(dtype, x);
+        let y = self.unary_float(op, dtype, v)?;
+        Ok(if op.result(dtype) == DType::Bool { y } else { self.narrow(dtype, y) })
+    }
+
+    fn on_bits(&mut self, op: &str, dtype: DType, x: Value, mask: u64) -> Value {
+        match dtype {
+            DType::F16 | DType::BF16 => {
+                self.t.op(Class::Half, &format!("{op}.b16"), &[x, Value::Literal(Class::Half, mask)])
+            }
+            DType::F64 => {
+                let bits = self.t.op(Class::Long, "mov.b64", &[x]);
+                let bits = self.t.op(Class::Long, &format!("{op}.b64"), &[bits, long(mask as i64)]);
+                self.t.op(Class::Double, "mov.b64", &[bits])
+            }
+            _ => {
+                let bits = self.t.op(Class::Int, "mov.b32", &[x]);
+                let bits = self.t.op(Class::Int, &format!("{op}.b32"), &[bits, int(mask as u32 as i32)]);
+                self.t.op(Class::Float, "mov.b32", &[bits])
+            }
+        }
+    }
+
+    fn unary_float(&mut self, op: Unary, dtype: DType, v: Value) -> Result<Value, EmitError> {
+        let (class, ty) = arithmetic(dtype);
+        let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let k = |x: f64| literal(Scalar::from_f64(wide, x));
+        Ok(match op {
+            Unary::IsNan => self.t.op(Class::Pred, &format!("setp.nan.{ty}"), &[v, v]),
+            Unary::IsFinite => {
+                let magnitude = self.t.op(class, &format!("abs.{ty}"), &[v]);
+                self.t.op(Class::Pred, &format!("setp.lt.{ty}"), &[magnitude, k(f64::INFINITY)])
+            }
+            Unary::Sign => {
+                let above = self.t.op(Class::Pred, &format!("setp.gt.{ty}"), &[v, k(0.0)]);
+                let below = self.t.op(Class::Pred, &format!("setp.lt.{ty}"), &[v, k(0.0)]);
+                let y = self.select(above, k(1.0), v);
+                self.select(below, k(-1.0), y)
+            }
+            Unary::Sqrt => self.t.op(class, &format!("sqrt.rn.{ty}"), &[v]),
+            Unary::Rsqrt => {
+                let root = self.t.op(class, &format!("sqrt.rn.{ty}"), &[v]);
+                self.t.op(class, &format!("rcp.rn.{ty}"), &[root])
+            }
+            Unary::Floor => self.t.op(class, &format!("cvt.rmi.{ty}.{ty}"), &[v]),
+            Unary::Ceil => self.t.op(class, &format!("cvt.rpi.{ty}.{ty}"), &[v]),
+            Unary::Round => self.t.op(class, &format!("cvt.rni.{ty}.{ty}"), &[v]),
+            Unary::Trunc => self.t.op(class, &format!("cvt.rzi.{ty}.{ty}"), &[v]),
+            _ if dtype == DType::F64 => return Err(self.unsupported(format!("{} of f64", op.name()))),
+            _ => {
+                let mut stream = Stream::new(self);
+                let y = expand::unary_f32(&mut stream, op, v);
+                match (y, stream.missing()) {
+                    (Some(y), None) => y,
+                    _ => return Err(self.unsupported(op.name())),
+                }
+            }
+        })
+    }
+
+    /// A function of two elements.
+    pub(super) fn binary(&mut self, op: Binary, dtype: DType, x: Value, y: Value) -> Result<Value, EmitError> {
+        if let (Some(a), Some(b)) = (Self::element(dtype, x), Self::element(dtype, y)) {
+            return Ok(literal(scalar::binary(op, a, b)));
+        }
+        if dtype == DType::Bool {
+            return Ok(self.binary_bool(op, x, y));
+        }
+        if !dtype.is_float() {
+            return self.binary_int(op, dtype, x, y);
+        }
+        let (a, b) = (self.widen(dtype, x), self.widen(dtype, y));
+        let z = self.binary_float(op, dtype, a, b)?;
+        Ok(self.narrow(dtype, z))
+    }
+
+    fn binary_float(&mut self, op: Binary, dtype: DType, a: Value, b: Value) -> Result<Value, EmitError> {
+        let (class, ty) = arithmetic(dtype);
+        let code = match op {
+            Binary::Add => "add.rn",
+            Binary::Sub => "sub.rn",
+            Binary::Mul => "mul.rn",
+            Binary::Div => "div.rn",
+            Binary::FloorDiv => {
+                let q = self.t.op(class, &format!("div.rn.{ty}"), &[a, b]);
+                return Ok(self.t.op(class, &format!("cvt.rmi.{ty}.{ty}"), &[q]));
+            }
+            Binary::Max | Binary::Min => return Ok(self.extremum(op, class, ty, a, b)),
+            Binary::Mod
+            | Binary::Pow
+            | Binary::Atan2
+            | Binary::And
+            | Binary::Or
+            | Binary::Xor
+            | Binary::Shl
+            | Binary::Shr => return Err(self.unsupported(format!("{} of {dtype}", op.name()))),
+        };
+        Ok(self.t.op(class, &format!("{code}.{ty}"), &[a, b]))
+    }
+
+    fn extremum(&mut self, op: Binary, class: Class, ty: &str, a: Value, b: Value) -> Value {
+        let name = if op == Binary::Max { "max" } else { "min" };
+        if class == Class::Float {
+            return self.t.op(class, &format!("{name}.NaN.f32"), &[a, b]);
+        }
+        // There is no such form for f64: where an operand is NaN, so is the sum.
+        let y = self.t.op(class, &format!("{name}.{ty}"), &[a, b]);
+        let nan = self.t.op(Class::Pred, &format!("setp.nan.{ty}"), &[a, b]);
+        let sum = self.t.op(class, &format!("add.rn.{ty}"), &[a, b]);
+        self.select(nan, sum, y)
+    }
+
+    pub(super) fn fma_float(&mut self, dtype: DType, x: Value, y: Value, z: Value) -> Value {
+        let (class, ty) = arithmetic(dtype);
+        let [x, y, z] = [x, y, z].map(|v| self.widen(dtype, v));
+        let sum = self.t.op(class, &format!("fma.rn.{ty}"), &[x, y, z]);
+        self.narrow(dtype, sum)
+    }
+
+    /// A comparison; a predicate.
+    pub(super) fn compare(&mut self, op: Compare, dtype: DType, x: Value, y: Value) -> Value {
+        if let (Some(a), Some(b)) = (Self::element(dtype, x), Self::element(dtype, y)) {
+            return Value::Literal(Class::Pred, u64::from(scalar::compare(op, a, b)));
+        }
+        if dtype == DType::Bool {
+            return self.compare_bool(op, x, y);
+        }
+        if !dtype.is_float() {
+            return self.compare_int(op, dtype, x, y);
+        }
+        let (_, ty) = arithmetic(dtype);
+        let (a, b) = (self.widen(dtype, x), self.widen(dtype, y));
+        // Only this one holds for NaN.
+        let name = if op == Compare::Ne { "neu" } else { op.name() };
+        self.t.op(Class::Pred, &format!("setp.{name}.{ty}"), &[a, b])
+    }
+
+    /// f32 to bf16 goes through `narrow`; f64 first becomes an f32 with an odd last bit where that is inexact, so that
+    /// the second rounding gives what one would.
+    pub(super) fn odd_single(&mut self, x: Value) -> Value {
+        let down = self.t.op(Class::Float, "cvt.rz.f32.f64", &[x]);
+        let back = self.t.op(Class::Double, "cvt.f64.f32", &[down]);
+        let inexact = self.t.op(Class::Pred, "setp.ne.f64", &[back, x]);
+        let bits = self.t.op(Class::Int, "mov.b32", &[down]);
+        let odd = self.t.op(Class::Int, "or.b32", &[bits, int(1)]);
+        let bits = self.select(inexact, odd, bits);
+        self.t.op(Class::Float, "mov.b32", &[bits])
+    }
+}
+
+/// The literals that bool becomes.
+pub(super) fn truth(dtype: DType) -> [Value; 2] {
+    match dtype {
+        DType::F32 => [float(1.0), float(0.0)],
+        _ => [literal(Scalar::one(dtype)), literal(Scalar::zero(dtype))],
+    }
+}

@@ -1,0 +1,224 @@
+//! Loops, conditionals, vectors, shared memory and what threads do together.
+
+use super::{run, threads};
+use crate::ptx::module;
+use intwain_ir::DType;
+use intwain_ir::kernel::{Access, Bound, Builder, Id, Inst, Kernel, RegType, Shuffle, Stmt};
+use intwain_ir::scalar::{Binary, Compare, Scalar};
+
+fn i64s(bytes: &[u8]) -> Vec<i64> {
+    bytes.chunks(8).map(|b| i64::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+fn f32s(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+fn from_f32s(x: &[f32]) -> Vec<u8> {
+    x.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+/// out[2t], out[2t + 1] = the Fibonacci numbers t and t + 1, by a loop that swaps its carried values.
+#[test]
+fn carried_values_swap() {
+    let mut b = Builder::new("fibonacci", threads(32), Bound::Memory);
+    let out = b.param(DType::I64, 64, Access::Write);
+    let (zero, one, two) = (b.index(0), b.index(1), b.index(2));
+    let t = b.id(Id::Thread(0));
+    let l = b.open_loop(zero, t, 1, &[zero, one]);
+    let args: Vec<_> = l.args().collect();
+    let sum = b.binary(Binary::Add, args[0], args[1]);
+    let last = b.close_loop(l, &[args[1], sum]);
+    // A rotation of three, too.
+    let l = b.open_loop(zero, t, 1, &[last[0], last[1], two]);
+    let args: Vec<_> = l.args().collect();
+    let turned = b.close_loop(l, &[args[1], args[2], args[0]]);
+    let at = b.binary(Binary::Mul, t, two);
+    b.store(out, at, 0, turned[0]);
+    b.store(out, at, 1, turned[1]);
+    let k = b.finish();
+    let got = i64s(&run(&k, &[vec![0; 64 * 8]])[0]);
+    let (mut x, mut y) = (0i64, 1i64);
+    for t in 0..32usize {
+        let ring = [x, y, 2];
+        assert_eq!(got[2 * t..2 * t + 2], [ring[t % 3], ring[(t + 1) % 3]], "thread {t}");
+        (x, y) = (y, x + y);
+    }
+}
+
+/// Values merged by a conditional within a loop: the Collatz trajectory's length after 20 steps.
+#[test]
+fn conditionals_merge() {
+    let mut b = Builder::new("collatz", threads(64), Bound::Memory);
+    let out = b.param(DType::I64, 64, Access::Write);
+    let (zero, one, two, three, end) = (b.index(0), b.index(1), b.index(2), b.index(3), b.index(20));
+    let t = b.id(Id::Thread(0));
+    let start = b.binary(Binary::Add, t, one);
+    let l = b.open_loop(zero, end, 1, &[start]);
+    let n = l.args().next().unwrap();
+    let rest = b.binary(Binary::Mod, n, two);
+    let even = b.compare(Compare::Eq, rest, zero);
+    b.open_block();
+    let half = b.binary(Binary::FloorDiv, n, two);
+    let yes = b.take_block();
+    b.open_block();
+    let triple = b.binary(Binary::Mul, n, three);
+    let next = b.binary(Binary::Add, triple, one);
+    let no = b.take_block();
+    let merged = b.conditional(even, (yes, &[half]), (no, &[next]));
+    let last = b.close_loop(l, &merged);
+    b.store(out, t, 0, last[0]);
+    // A store in one branch only.
+    let big = b.index(40);
+    let high = b.compare(Compare::Ge, t, big);
+    b.open_block();
+    b.store(out, t, 0, zero);
+    let then = b.take_block();
+    b.conditional(high, (then, &[]), (Default::default(), &[]));
+    let got = i64s(&run(&b.finish(), &[vec![0; 64 * 8]])[0]);
+    for (t, got) in got.iter().enumerate() {
+        let mut n = t as i64 + 1;
+        for _ in 0..20 {
+            n = if n % 2 == 0 { n / 2 } else { 3 * n + 1 };
+        }
+        assert_eq!(*got, if t >= 40 { 0 } else { n });
+    }
+}
+
+fn vector_copy(dtype: DType, lanes: u8) -> Kernel {
+    let n = 32 * lanes as usize;
+    let mut b = Builder::new(format!("copy_{dtype}_{lanes}"), threads(32), Bound::Memory);
+    let x = b.aligned_param(dtype, n, Access::Constant, 64);
+    let y = b.aligned_param(dtype, n, Access::Write, 64);
+    let shared = b.buffer(DType::I32, 3);
+    let s = b.buffer(dtype, n);
+    let _ = shared;
+    let t = b.id(Id::Thread(0));
+    let width = b.index(lanes.into());
+    let at = b.binary(Binary::Mul, t, width);
+    let v = b.load(x, at, 0, lanes);
+    b.store(s, at, 0, v);
+    b.push(Stmt::Barrier);
+    // What another thread wrote.
+    let last = b.index(31);
+    let other = b.binary(Binary::Sub, last, t);
+    let from = b.binary(Binary::Mul, other, width);
+    let w = b.load(s, from, 0, lanes);
+    let parts: Vec<_> = (0..lanes).map(|i| b.inst(RegType::scalar(dtype), Inst::Extract(w, i))).collect();
+    let back = b.inst(RegType { dtype, lanes }, Inst::Pack(parts.into_iter().rev().collect()));
+    b.store(y, at, 0, back);
+    b.finish()
+}
+
+/// Vectors of every type are reversed through shared memory.
+#[test]
+fn vectors() {
+    for dtype in [DType::Bool, DType::I8, DType::I16, DType::BF16, DType::F16, DType::F32, DType::I64, DType::F64] {
+        for lanes in [1u8, 2, 4] {
+            let k = vector_copy(dtype, lanes);
+            let n = 32 * lanes as usize;
+            let x: Vec<Scalar> = (0..n).map(|i| Scalar::from_i64(dtype, (i * 37 % 101) as i64)).collect();
+            let bytes = |x: &mut dyn Iterator<Item = &Scalar>| -> Vec<u8> {
+                x.flat_map(|x| x.bits().to_le_bytes()[..dtype.size()].to_vec()).collect()
+            };
+            let input = bytes(&mut x.iter());
+            let got = run(&k, &[input.clone(), vec![0; input.len()]]);
+            assert_eq!(got[1], bytes(&mut x.iter().rev()), "{dtype} x {lanes}");
+        }
+    }
+    let text = module(&[&vector_copy(DType::F32, 4)]).unwrap();
+    assert!(text.contains("ld.global.nc.v4.f32") && text.contains("st.shared.v4.f32"), "{text}");
+    let text = module(&[&vector_copy(DType::F64, 4)]).unwrap();
+    assert!(text.matches("ld.global.nc.v2.f64").count() == 2, "{text}");
+}
+
+/// A sum over a warp by butterflies, the neighbour's value, and the first one's.
+#[test]
+fn shuffles() {
+    for dtype in [DType::F32, DType::F64, DType::I64, DType::I8, DType::BF16, DType::Bool] {
+        let mut b = Builder::new("warp", threads(32), Bound::Memory);
+        let x = b.param(dtype, 32, Access::Constant);
+        let y = b.param(dtype, 96, Access::Write);
+        let t = b.id(Id::Thread(0));
+        let v = b.load(x, t, 0, 1);
+        let ty = RegType::scalar(dtype);
+        let mut sum = v;
+        for n in [16, 8, 4, 2, 1] {
+            let other = b.inst(ty, Inst::Shuffle(Shuffle::Butterfly(n), sum));
+            sum = b.binary(Binary::Add, sum, other);
+        }
+        let next = b.inst(ty, Inst::Shuffle(Shuffle::Down(3), v));
+        let first = b.inst(ty, Inst::Shuffle(Shuffle::From(5), v));
+        b.store(y, t, 0, sum);
+        b.store(y, t, 32, next);
+        b.store(y, t, 64, first);
+        let values: Vec<i64> = (0..32).map(|i| i64::from(i == 7 || i > 20 || i == 5)).collect();
+        let input: Vec<u8> = values
+            .iter()
+            .flat_map(|x| Scalar::from_i64(dtype, *x).bits().to_le_bytes()[..dtype.size()].to_vec())
+            .collect();
+        let got = &run(&b.finish(), &[input, vec![0; 96 * dtype.size()]])[1];
+        let got: Vec<i64> = got.chunks(dtype.size()).map(|b| Scalar::read(dtype, b).to_i64()).collect();
+        let sum: i64 = if dtype == DType::Bool { 1 } else { values.iter().sum() };
+        for t in 0..32 {
+            assert_eq!(got[t], sum);
+            assert_eq!(got[32 + t], if t + 3 < 32 { values[t + 3] } else { values[t] });
+            assert_eq!(got[64 + t], values[5]);
+        }
+    }
+}
+
+/// Asynchronous copies with a guard fill shared memory with data or zeros.
+#[test]
+fn asynchronous_copies() {
+    let mut b = Builder::new("stage", threads(32), Bound::Memory);
+    let x = b.aligned_param(DType::F32, 100, Access::Constant, 64);
+    let y = b.aligned_param(DType::F32, 128, Access::Write, 64);
+    let s = b.buffer(DType::F32, 128);
+    let t = b.id(Id::Thread(0));
+    let (four, n) = (b.index(4), b.index(100));
+    let at = b.binary(Binary::Mul, t, four);
+    let inside = b.compare(Compare::Lt, at, n);
+    b.push(Stmt::AsyncCopy { to: s, to_index: at, from: x, from_index: at, bytes: 16, guard: Some(inside) });
+    b.push(Stmt::AsyncCommit);
+    b.push(Stmt::AsyncWait(0));
+    b.push(Stmt::Barrier);
+    let v = b.load(s, at, 0, 4);
+    b.store(y, at, 0, v);
+    let input: Vec<f32> = (0..100).map(|i| i as f32 + 0.5).collect();
+    let got = run(&b.finish(), &[from_f32s(&input), vec![0; 512]]);
+    let want: Vec<f32> = input.iter().copied().chain([0.0; 28]).collect();
+    assert_eq!(f32s(&got[1]), want);
+}
+
+/// One block signals, the other waits; epochs wrap.
+#[test]
+fn flags() {
+    let entry = intwain_ir::kernel::Entry::Grid { blocks: [2, 1, 1], threads: [32, 1, 1] };
+    let mut b = Builder::new("flags", entry, Bound::Memory);
+    let flags = b.param(DType::U32, 2, Access::Update);
+    let data = b.param(DType::I64, 2, Access::Update);
+    let (zero, one) = (b.index(0), b.index(1));
+    let (block, t) = (b.id(Id::Block(0)), b.id(Id::Thread(0)));
+    let epoch = b.constant(Scalar::from_i64(DType::U32, 3));
+    let first_thread = b.compare(Compare::Eq, t, zero);
+    let first_block = b.compare(Compare::Eq, block, zero);
+    b.open_block();
+    b.push(Stmt::Await { from: flags, index: one, value: epoch });
+    let v = b.load(data, one, 0, 1);
+    b.store(data, zero, 0, v);
+    let wait = b.take_block();
+    b.open_block();
+    let answer = b.index(42);
+    b.store(data, one, 0, answer);
+    b.push(Stmt::Signal { to: flags, index: one, value: epoch });
+    let signal = b.take_block();
+    b.open_block();
+    b.conditional(first_block, (wait, &[]), (signal, &[]));
+    let inner = b.take_block();
+    b.conditional(first_thread, (inner, &[]), (Default::default(), &[]));
+    // The flag starts just below zero: as unsigned it is far above the epoch.
+    let start: Vec<u8> = [0u32, u32::MAX - 1].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let got = run(&b.finish(), &[start, vec![0; 16]]);
+    assert_eq!(i64s(&got[1]), [42, 42]);
+}

@@ -1,0 +1,266 @@
+//! Every operation on every type, against the scalar table.
+
+use super::{run_all, threads};
+use crate::ptx::{EmitError, module};
+use intwain_ir::DType;
+use intwain_ir::kernel::{Access, Bound, Builder, Id, Inst, Kernel, RegType};
+use intwain_ir::scalar::{self, Binary, Compare, Scalar, Unary};
+
+const TYPES: [DType; 11] = [
+    DType::Bool,
+    DType::I8,
+    DType::U8,
+    DType::I16,
+    DType::I32,
+    DType::U32,
+    DType::I64,
+    DType::F16,
+    DType::BF16,
+    DType::F32,
+    DType::F64,
+];
+
+/// Threads of a test kernel: pairs of elements.
+const N: usize = 512;
+
+/// A generator of bits (xorshift).
+struct Bits(u64);
+
+impl Bits {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+/// The elements that break implementations.
+fn special(dtype: DType) -> Vec<Scalar> {
+    let ints = [0, 1, -1, 2, -2, 3, -3, 7, -7, 8, 31, 32, 33, 63, 64, 100, 127, -128, 255, i64::MAX, i64::MIN];
+    let floats = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        -0.5,
+        1.5,
+        2.5,
+        -2.5,
+        1e-8,
+        1e-40,
+        -1e-40,
+        1e30,
+        -1e30,
+        88.0,
+        -88.0,
+        127.5,
+        255.6,
+        65504.0,
+        2147483648.0,
+        -2147483649.0,
+        4294967296.0,
+        9.3e18,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        f64::NAN,
+        3.14159,
+    ];
+    let mut all: Vec<Scalar> = if dtype.is_float() {
+        floats.iter().map(|x| Scalar::from_f64(dtype, *x)).collect()
+    } else {
+        ints.iter().map(|x| Scalar::from_i64(dtype, *x)).collect()
+    };
+    all.extend([Scalar::lowest(dtype), Scalar::highest(dtype)]);
+    all
+}
+
+/// Elements: specials against specials as far as they go, then random bits, then small numbers.
+fn elements(dtype: DType, bits: &mut Bits) -> [Vec<Scalar>; 3] {
+    let special = special(dtype);
+    let mut draw = |i: usize| match i % 3 {
+        0 => special[(bits.next() % special.len() as u64) as usize],
+        1 => Scalar::from_bits(dtype, bits.next()),
+        _ => Scalar::from_f64(dtype, (bits.next() % 4001) as f64 / 100.0 - 20.0),
+    };
+    let mut lists = [(); 3].map(|()| Vec::new());
+    for i in 0..N {
+        lists[0].push(draw(i));
+        lists[1].push(draw(i / 3));
+        lists[2].push(draw(i / 9));
+    }
+    let n = special.len();
+    for i in 0..(n * n).min(N) {
+        (lists[0][i], lists[1][i]) = (special[i / n % n], special[i % n]);
+    }
+    lists
+}
+
+fn bytes(elements: &[Scalar]) -> Vec<u8> {
+    let mut out = vec![0; elements.len() * elements[0].dtype().size()];
+    let size = elements[0].dtype().size();
+    elements.iter().zip(out.chunks_mut(size)).for_each(|(x, b)| x.write(b));
+    out
+}
+
+/// out[i] = inst(inputs[i]).
+fn kernel(name: String, inputs: &[DType], out: DType, inst: impl Fn(&[intwain_ir::kernel::Reg]) -> Inst) -> Kernel {
+    let mut b = Builder::new(name, threads(N as u32), Bound::Memory);
+    let places: Vec<_> = inputs.iter().map(|d| b.param(*d, N, Access::Constant)).collect();
+    let to = b.param(out, N, Access::Write);
+    let at = b.id(Id::Thread(0));
+    let xs: Vec<_> = places.iter().map(|p| b.load(*p, at, 0, 1)).collect();
+    let y = b.inst(RegType::scalar(out), inst(&xs));
+    b.store(to, at, 0, y);
+    b.finish()
+}
+
+struct Case {
+    kernel: Kernel,
+    memory: Vec<Vec<u8>>,
+    expected: Vec<Scalar>,
+}
+
+fn case(kernel: Kernel, inputs: &[&[Scalar]], expected: Vec<Scalar>) -> Case {
+    let mut memory: Vec<Vec<u8>> = inputs.iter().map(|x| bytes(x)).collect();
+    memory.push(vec![0; N * expected[0].dtype().size()]);
+    Case { kernel, memory, expected }
+}
+
+/// Whether bits are equal, or both are NaN where the operation may give any.
+fn same(a: Scalar, b: Scalar, any_nan: bool) -> bool {
+    a == b || any_nan && a.dtype().is_float() && a.to_f64().is_nan() && b.to_f64().is_nan()
+}
+
+fn check(cases: Vec<Case>, any_nan: impl Fn(&str) -> bool) {
+    let list: Vec<(&Kernel, &[Vec<u8>])> = cases.iter().map(|c| (&c.kernel, c.memory.as_slice())).collect();
+    for (case, memory) in cases.iter().zip(run_all(&list)) {
+        let name = &case.kernel.name;
+        let dtype = case.expected[0].dtype();
+        let out = memory.last().expect("the result is the last parameter");
+        for (i, (want, got)) in case.expected.iter().zip(out.chunks(dtype.size())).enumerate() {
+            let got = Scalar::read(dtype, got);
+            let args: Vec<String> = (0..case.kernel.params.len() - 1)
+                .map(|p| {
+                    let d = case.kernel.params[p].dtype;
+                    Scalar::read(d, &case.memory[p][i * d.size()..]).to_string()
+                })
+                .collect();
+            assert!(same(*want, got, any_nan(name)), "{name}({}) is {got}, not {want}", args.join(", "));
+        }
+    }
+}
+
+/// Whether a kernel has PTX; what has none must say so.
+fn available(kernel: &Kernel) -> bool {
+    match module(&[kernel]) {
+        Ok(_) => true,
+        Err(EmitError::Unsupported { kernel: name, .. }) => {
+            assert_eq!(name, kernel.name);
+            false
+        }
+    }
+}
+
+#[test]
+fn unary() {
+    let mut bits = Bits(1);
+    let mut cases = Vec::new();
+    for dtype in TYPES {
+        for &op in Unary::ALL.iter().filter(|op| op.accepts(dtype)) {
+            let [x, ..] = elements(dtype, &mut bits);
+            let name = format!("{}_{dtype}", op.name());
+            let k = kernel(name, &[dtype], op.result(dtype), |r| Inst::Unary(op, r[0]));
+            if available(&k) {
+                let expected = x.iter().map(|x| scalar::unary(op, *x)).collect();
+                cases.push(case(k, &[&x], expected));
+            }
+        }
+    }
+    assert!(cases.len() > 120, "only {} kernels", cases.len());
+    check(cases, |name| !name.starts_with("neg") && !name.starts_with("abs"));
+}
+
+#[test]
+fn binary() {
+    let mut bits = Bits(2);
+    let mut cases = Vec::new();
+    for dtype in TYPES {
+        for &op in Binary::ALL.iter().filter(|op| op.accepts(dtype)) {
+            let [x, y, _] = elements(dtype, &mut bits);
+            let name = format!("{}_{dtype}", op.name());
+            let k = kernel(name, &[dtype, dtype], dtype, |r| Inst::Binary(op, r[0], r[1]));
+            if available(&k) {
+                let expected = x.iter().zip(&y).map(|(x, y)| scalar::binary(op, *x, *y)).collect();
+                cases.push(case(k, &[&x, &y], expected));
+            }
+        }
+    }
+    assert!(cases.len() > 110, "only {} kernels", cases.len());
+    check(cases, |_| true);
+}
+
+#[test]
+fn binary_with_constants() {
+    let mut bits = Bits(3);
+    let mut cases = Vec::new();
+    for dtype in TYPES {
+        for &op in Binary::ALL.iter().filter(|op| op.accepts(dtype)) {
+            for (j, c) in special(dtype).into_iter().enumerate() {
+                let [x, ..] = elements(dtype, &mut bits);
+                for side in ["left", "right"] {
+                    let mut b =
+                        Builder::new(format!("{}_{dtype}_{side}_{j}", op.name()), threads(N as u32), Bound::Memory);
+                    let from = b.param(dtype, N, Access::Constant);
+                    let to = b.param(dtype, N, Access::Write);
+                    let at = b.id(Id::Thread(0));
+                    let v = b.load(from, at, 0, 1);
+                    let k = b.constant(c);
+                    let (l, r) = if side == "left" { (k, v) } else { (v, k) };
+                    let z = b.binary(op, l, r);
+                    b.store(to, at, 0, z);
+                    let kernel = b.finish();
+                    if available(&kernel) {
+                        let f = |x: &Scalar| {
+                            if side == "left" { scalar::binary(op, c, *x) } else { scalar::binary(op, *x, c) }
+                        };
+                        let expected = x.iter().map(f).collect();
+                        cases.push(case(kernel, &[&x], expected));
+                    }
+                }
+            }
+        }
+    }
+    check(cases, |_| true);
+}
+
+#[test]
+fn the_rest() {
+    let mut bits = Bits(4);
+    let mut cases = Vec::new();
+    for dtype in TYPES {
+        let [x, y, z] = elements(dtype, &mut bits);
+        let zip = |f: &dyn Fn(Scalar, Scalar, Scalar) -> Scalar| -> Vec<Scalar> {
+            (0..N).map(|i| f(x[i], y[i], z[i])).collect()
+        };
+        let fma = kernel(format!("fma_{dtype}"), &[dtype; 3], dtype, |r| Inst::Fma(r[0], r[1], r[2]));
+        cases.push(case(fma, &[&x, &y, &z], zip(&scalar::fma)));
+        for &op in Compare::ALL {
+            let name = format!("{}_{dtype}", op.name());
+            let k = kernel(name, &[dtype; 2], DType::Bool, |r| Inst::Compare(op, r[0], r[1]));
+            let holds = |x, y, _| Scalar::from_bits(DType::Bool, u64::from(scalar::compare(op, x, y)));
+            cases.push(case(k, &[&x, &y], zip(&holds)));
+        }
+        let [c, ..] = elements(DType::Bool, &mut bits);
+        let select =
+            kernel(format!("select_{dtype}"), &[DType::Bool, dtype, dtype], dtype, |r| Inst::Select(r[0], r[1], r[2]));
+        let expected = (0..N).map(|i| if c[i].bits() != 0 { x[i] } else { y[i] }).collect();
+        cases.push(case(select, &[&c, &x, &y], expected));
+        for to in TYPES {
+            let k = kernel(format!("cast_{dtype}_to_{to}"), &[dtype], to, |r| Inst::Cast(r[0]));
+            cases.push(case(k, &[&x], x.iter().map(|x| scalar::cast(to, *x)).collect()));
+        }
+    }
+    check(cases, |name| !name.starts_with("select"));
+}
