@@ -80,12 +80,17 @@ impl Emitter<'_> {
             Stmt::If { cond, then, otherwise, merges } => self.conditional(*cond, then, otherwise, merges)?,
             Stmt::For(l) => self.looped(l)?,
             Stmt::Barrier => self.t.line(format_args!("bar.sync 0;")),
-            Stmt::AsyncCopy { to, to_index, from, from_index, bytes, guard } => {
-                self.async_copy((*to, *to_index), (*from, *from_index), *bytes, *guard);
+            Stmt::AsyncCopy { to, to_index, to_offset, from, from_index, from_offset, bytes, guard } => {
+                let to = self.address(*to, *to_index, *to_offset);
+                let from = self.address(*from, *from_index, *from_offset);
+                self.async_copy(to, from, *bytes, *guard);
             }
             Stmt::AsyncCommit => self.t.line(format_args!("cp.async.commit_group;")),
             Stmt::AsyncWait(n) => self.t.line(format_args!("cp.async.wait_group {n};")),
-            Stmt::LoadMatrix { d, from, index, form } => self.load_matrix(d, *from, *index, *form),
+            Stmt::LoadMatrix { d, from, index, offset, form } => {
+                let address = self.address(*from, *index, *offset);
+                self.load_matrix(d, address, *form);
+            }
             Stmt::Mma { shape, d, a, b, c } => self.mma(shape, d, a, b, c)?,
             Stmt::Signal { to, index, value } => self.signal(*to, *index, *value),
             Stmt::Await { from, index, value } => self.wait_for(*from, *index, *value),
@@ -118,6 +123,11 @@ impl Emitter<'_> {
             Inst::Extract(x, lane) => SmallVec::from_elem(self.lanes(*x)[*lane as usize], 1),
             Inst::Pack(xs) => xs.iter().map(|x| self.value(*x)).collect(),
             Inst::Load { from, index, offset } => self.load(ty, *from, *index, *offset),
+            Inst::Bits(x) => {
+                let words = self.to_words(self.ty(*x).dtype, &self.lanes(*x));
+                self.from_words(ty, &words)
+            }
+            Inst::Tf32(x) => self.each(n, [*x], |e, [x]| Ok(e.tf32(x)))?,
             Inst::Shuffle(how, x) => self.each(n, [*x], |e, [x]| Ok(e.shuffle(*how, x)))?,
         })
     }

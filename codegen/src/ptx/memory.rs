@@ -51,6 +51,11 @@ impl Emitter<'_> {
             },
             Place::Buffer(_) => "shared",
         };
+        if ty.lanes == 8 {
+            let words: Lanes = (0..4).map(|_| self.t.fresh(Class::Int)).collect();
+            self.t.line(format_args!("ld.{space}.v4.b32 {}, {address};", group(&words)));
+            return self.from_words(ty, &words);
+        }
         let raw = if ty.dtype == DType::Bool { Class::Int } else { Class::of(ty.dtype) };
         let lanes: Lanes = (0..ty.lanes).map(|_| self.t.fresh(raw)).collect();
         let size = ty.dtype.size();
@@ -79,6 +84,10 @@ impl Emitter<'_> {
             Place::Param(_) => "global",
             Place::Buffer(_) => "shared",
         };
+        if ty.lanes == 8 {
+            let words = self.to_words(ty.dtype, &lanes);
+            return self.t.line(format_args!("st.{space}.v4.b32 {address}, {};", group(&words)));
+        }
         let size = ty.dtype.size();
         let at_once = (WIDEST / size).min(lanes.len());
         for (i, part) in lanes.chunks(at_once).enumerate() {
@@ -89,16 +98,15 @@ impl Emitter<'_> {
     }
 
     /// Starts a copy to shared memory; where the guard doesn't hold, zeros are written and nothing is read.
-    pub(super) fn async_copy(&mut self, to: (Place, Reg), from: (Place, Reg), bytes: u8, guard: Option<Reg>) {
-        let (d, s): (Address, Address) = (self.address(to.0, to.1, 0), self.address(from.0, from.1, 0));
+    pub(super) fn async_copy(&mut self, to: Address, from: Address, bytes: u8, guard: Option<Reg>) {
         // Only copies of 16 bytes can pass the first cache by.
         let cache = if bytes == 16 { "cg" } else { "ca" };
         match guard {
-            None => self.t.line(format_args!("cp.async.{cache}.shared.global {d}, {s}, {bytes};")),
+            None => self.t.line(format_args!("cp.async.{cache}.shared.global {to}, {from}, {bytes};")),
             Some(g) => {
                 let read = self.select(self.value(g), int(i32::from(bytes)), int(0));
                 let read = self.t.in_reg(read);
-                self.t.line(format_args!("cp.async.{cache}.shared.global {d}, {s}, {bytes}, {read};"));
+                self.t.line(format_args!("cp.async.{cache}.shared.global {to}, {from}, {bytes}, {read};"));
             }
         }
     }

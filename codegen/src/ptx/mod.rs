@@ -12,6 +12,7 @@
 //! Shared memory is dynamic: the launch gives [`Kernel::buffer_offsets`]`().1` bytes.
 
 mod address;
+mod bits;
 mod cast;
 mod emit;
 mod float;

@@ -1,6 +1,7 @@
 //! What threads do together: shuffles, matrix products, flags between devices.
 
 use super::EmitError;
+use super::address::Address;
 use super::emit::Emitter;
 use super::text::{Class, Value, When, int};
 use intwain_ir::DType;
@@ -57,8 +58,7 @@ impl Emitter<'_> {
     }
 
     /// `ldmatrix`.
-    pub(super) fn load_matrix(&mut self, d: &[Reg], from: Place, index: Reg, form: MatrixForm) {
-        let address = self.address(from, index, 0);
+    pub(super) fn load_matrix(&mut self, d: &[Reg], address: Address, form: MatrixForm) {
         let fragments: Vec<Value> = d.iter().map(|_| self.t.fresh(Class::Int)).collect();
         let trans = match form {
             MatrixForm::Rows => "",

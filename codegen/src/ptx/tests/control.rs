@@ -114,7 +114,10 @@ fn vector_copy(dtype: DType, lanes: u8) -> Kernel {
 #[test]
 fn vectors() {
     for dtype in [DType::Bool, DType::I8, DType::I16, DType::BF16, DType::F16, DType::F32, DType::I64, DType::F64] {
-        for lanes in [1u8, 2, 4] {
+        for lanes in [1u8, 2, 4, 8] {
+            if lanes == 8 && dtype.size() != 2 {
+                continue;
+            }
             let k = vector_copy(dtype, lanes);
             let n = 32 * lanes as usize;
             let x: Vec<Scalar> = (0..n).map(|i| Scalar::from_i64(dtype, (i * 37 % 101) as i64)).collect();
@@ -179,7 +182,16 @@ fn asynchronous_copies() {
     let (four, n) = (b.index(4), b.index(100));
     let at = b.binary(Binary::Mul, t, four);
     let inside = b.compare(Compare::Lt, at, n);
-    b.push(Stmt::AsyncCopy { to: s, to_index: at, from: x, from_index: at, bytes: 16, guard: Some(inside) });
+    b.push(Stmt::AsyncCopy {
+        to: s,
+        to_index: at,
+        to_offset: 0,
+        from: x,
+        from_index: at,
+        from_offset: 0,
+        bytes: 16,
+        guard: Some(inside),
+    });
     b.push(Stmt::AsyncCommit);
     b.push(Stmt::AsyncWait(0));
     b.push(Stmt::Barrier);
@@ -221,4 +233,57 @@ fn flags() {
     let start: Vec<u8> = [0u32, u32::MAX - 1].iter().flat_map(|x| x.to_le_bytes()).collect();
     let got = run(&b.finish(), &[start, vec![0; 16]]);
     assert_eq!(i64s(&got[1]), [42, 42]);
+}
+
+/// Bits seen as other types and back.
+#[test]
+fn bits() {
+    let ty = |dtype, lanes| RegType { dtype, lanes };
+    let through = [
+        (ty(DType::F32, 1), ty(DType::U32, 1)),
+        (ty(DType::F16, 2), ty(DType::U32, 1)),
+        (ty(DType::BF16, 4), ty(DType::I64, 1)),
+        (ty(DType::I16, 2), ty(DType::F32, 1)),
+        (ty(DType::I8, 4), ty(DType::U32, 1)),
+        (ty(DType::U8, 2), ty(DType::F16, 1)),
+        (ty(DType::F64, 1), ty(DType::I16, 4)),
+        (ty(DType::BF16, 8), ty(DType::U32, 4)),
+        (ty(DType::F16, 1), ty(DType::BF16, 1)),
+    ];
+    for (of, to) in through {
+        let n = 32 * of.lanes as usize;
+        let m = 32 * to.lanes as usize;
+        let mut b = Builder::new("bits", threads(32), Bound::Memory);
+        let x = b.aligned_param(of.dtype, n, Access::Constant, 64);
+        let y = b.aligned_param(to.dtype, m, Access::Write, 64);
+        let z = b.aligned_param(of.dtype, n, Access::Write, 64);
+        let t = b.id(Id::Thread(0));
+        let (a, c) = (b.index(of.lanes.into()), b.index(to.lanes.into()));
+        let (at, there) = (b.binary(Binary::Mul, t, a), b.binary(Binary::Mul, t, c));
+        let v = b.load(x, at, 0, of.lanes);
+        let w = b.inst(to, Inst::Bits(v));
+        let back = b.inst(of, Inst::Bits(w));
+        b.store(y, there, 0, w);
+        b.store(z, at, 0, back);
+        let input: Vec<u8> = (0..n * of.dtype.size()).map(|i| (i * 73 % 251) as u8).collect();
+        let got = run(&b.finish(), &[input.clone(), vec![0; input.len()], vec![0; input.len()]]);
+        assert_eq!((&got[1], &got[2]), (&input, &input), "{of} as {to}");
+    }
+}
+
+#[test]
+fn tf32() {
+    let mut b = Builder::new("tf32", threads(32), Bound::Memory);
+    let x = b.param(DType::F32, 32, Access::Constant);
+    let y = b.param(DType::F32, 32, Access::Write);
+    let t = b.id(Id::Thread(0));
+    let v = b.load(x, t, 0, 1);
+    let r = b.inst(RegType::scalar(DType::F32), Inst::Tf32(v));
+    b.store(y, t, 0, r);
+    let x: Vec<f32> = (0..32).map(|i| 1.0 + i as f32 / 4096.0 - if i > 20 { 3.0 } else { 0.0 }).collect();
+    let got = f32s(&run(&b.finish(), &[from_f32s(&x), vec![0; 128]])[1]);
+    for (x, got) in x.iter().zip(got) {
+        // 10 bits of mantissa, ties away from zero.
+        assert_eq!(got.to_bits(), (x.to_bits() + 0x1000) & !0x1fff, "{x}");
+    }
 }
