@@ -1,10 +1,11 @@
 //! Kernels for GPUs: all kernels of a device's program as one PTX module, and what each command launches.
 
 use intwain_codegen::ptx::{self, EmitError};
-use intwain_codegen::schedule::gpu::{Argument, Gpu, GpuKernel};
+use intwain_codegen::schedule::gpu::{Argument, ExchangeArgument, Gpu, GpuKernel};
 use intwain_ir::Type;
 use intwain_ir::kernel::{Entry, Kernel};
-use intwain_passes::program::{Action, DeviceProgram, KernelSpec};
+use intwain_ir::ops::Op;
+use intwain_passes::program::{Action, BufferId, Command, DeviceProgram, KernelSpec};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The code of a device's program.
@@ -20,18 +21,20 @@ pub(crate) struct GpuCode {
     pub(crate) workspace: usize,
 }
 
-/// What a program launches: as many lists as it has kernels.
+/// What a program launches.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Launches {
     /// For each kernel of the program, its launches in order.
     pub(crate) kernels: Vec<Vec<Launch>>,
+    /// Its communications, in the order of the commands, those of `prepare` first.
+    pub(crate) communications: Vec<Communication>,
     /// The bodies of its loops, in the order of the commands, those of `prepare` first.
     pub(crate) bodies: Vec<Launches>,
 }
 
-/// One kernel of the module and what it works on.
+/// One kernel of the module and what its parameters are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Launch {
+pub(crate) struct Launch<A = Argument> {
     /// Place in the module's list.
     pub(crate) kernel: usize,
     /// Blocks along x, y, z.
@@ -41,7 +44,18 @@ pub(crate) struct Launch {
     /// Bytes of dynamic shared memory.
     pub(crate) shared: u32,
     /// What its parameters are.
-    pub(crate) args: Vec<Argument>,
+    pub(crate) args: Vec<A>,
+}
+
+/// What a device does for a communication.
+#[derive(Clone, Debug)]
+pub(crate) struct Communication {
+    /// The channel, whose mailbox the device keeps.
+    pub(crate) channel: usize,
+    /// Bytes of the mailbox; 0 if nothing is sent either way.
+    pub(crate) mailbox: usize,
+    /// The kernel; none if there is nothing to do.
+    pub(crate) launch: Option<Launch<ExchangeArgument>>,
 }
 
 /// Schedules and emits the kernels of a program and of the bodies of its loops.
@@ -54,12 +68,17 @@ pub(crate) fn compile(gpu: &Gpu, program: &DeviceProgram) -> Result<GpuCode, Emi
     Ok(GpuCode { text, kernels, launches, workspace: module.workspace })
 }
 
-/// The loops among a program's commands, those of `prepare` first.
-fn bodies(program: &DeviceProgram) -> impl Iterator<Item = &DeviceProgram> {
-    program.prepare.iter().chain(&program.step).filter_map(|c| match &c.action {
-        Action::Loop(l) => Some(&l.body),
-        Action::Kernel(_) | Action::Leaf(_) | Action::Communicate(_) => None,
-    })
+/// The channel of a communication.
+fn channel(op: &Op) -> Option<usize> {
+    match op {
+        Op::Send(o) => Some(o.channel),
+        Op::Recv(o) => Some(o.channel),
+        Op::AllReduce(o) => Some(o.channel),
+        Op::AllGather(o) => Some(o.channel),
+        Op::ReduceScatter(o) => Some(o.channel),
+        Op::AllToAll(o) => Some(o.channel),
+        _ => None,
+    }
 }
 
 /// A module under construction.
@@ -75,8 +94,28 @@ struct Collector<'g> {
 impl Collector<'_> {
     fn program(&mut self, program: &DeviceProgram) -> Result<Launches, EmitError> {
         let kernels = program.kernels.iter().map(|spec| self.spec(spec)).collect::<Result<_, _>>()?;
-        let bodies = bodies(program).map(|body| self.program(body)).collect::<Result<_, _>>()?;
-        Ok(Launches { kernels, bodies })
+        let (mut communications, mut bodies) = (Vec::new(), Vec::new());
+        for c in program.prepare.iter().chain(&program.step) {
+            match &c.action {
+                Action::Communicate(op) => communications.push(self.communication(op, c, program)?),
+                Action::Loop(l) => bodies.push(self.program(&l.body)?),
+                Action::Kernel(_) | Action::Leaf(_) => {}
+            }
+        }
+        Ok(Launches { kernels, communications, bodies })
+    }
+
+    fn communication(&mut self, op: &Op, c: &Command, program: &DeviceProgram) -> Result<Communication, EmitError> {
+        let ty = |b: &BufferId| &program.buffers[b.0 as usize].ty;
+        let (args, results): (Vec<&Type>, Vec<&Type>) =
+            (c.reads.iter().map(ty).collect(), c.writes.iter().map(ty).collect());
+        let unsupported = || EmitError::Unsupported { kernel: c.origin.to_string(), what: op.name().to_string() };
+        let (channel, messages) = channel(op).zip(op.messages(&args, &results)).ok_or_else(unsupported)?;
+        let name = format!("{}_{}", c.origin.path(), op.name());
+        let exchange = self.gpu.exchange(&name, &messages, args.first().copied(), results.first().copied());
+        let mailbox = exchange.as_ref().map_or(0, |e| e.mailbox);
+        let launch = exchange.map(|e| self.launch(e.kernel, e.args)).transpose()?;
+        Ok(Communication { channel, mailbox, launch })
     }
 
     fn spec(&mut self, spec: &KernelSpec) -> Result<Vec<Launch>, EmitError> {
@@ -88,16 +127,19 @@ impl Collector<'_> {
 
     fn add(&mut self, scheduled: GpuKernel) -> Result<Vec<Launch>, EmitError> {
         self.workspace = self.workspace.max(scheduled.workspace);
-        let launch = |l: intwain_codegen::schedule::gpu::Launch| match l.kernel.entry {
+        scheduled.launches.into_iter().map(|l| self.launch(l.kernel, l.args)).collect()
+    }
+
+    fn launch<A>(&mut self, kernel: Kernel, args: Vec<A>) -> Result<Launch<A>, EmitError> {
+        match kernel.entry {
             Entry::Grid { blocks: grid, threads: block } => {
-                let shared = l.kernel.buffer_offsets().1 as u32;
-                Ok(Launch { kernel: self.kernel(l.kernel), grid, block, shared, args: l.args })
+                let shared = kernel.buffer_offsets().1 as u32;
+                Ok(Launch { kernel: self.kernel(kernel), grid, block, shared, args })
             }
             Entry::Tasks | Entry::Tile => {
-                Err(EmitError::Unsupported { kernel: l.kernel.name, what: "an entry for CPUs".into() })
+                Err(EmitError::Unsupported { kernel: kernel.name, what: "an entry for CPUs".into() })
             }
-        };
-        scheduled.launches.into_iter().map(launch).collect()
+        }
     }
 
     /// The place of a kernel in the module. Equal ones are there once, under the name of the first.

@@ -1,9 +1,10 @@
 //! What executes the programs of each device, made once and used by every program that a session loads.
 
 use super::cpu::CpuDevice;
-use super::device::{Device, LoadError};
+use super::device::{self, Device, LoadError};
 use super::devices::{DeviceKind, Devices};
 use super::gpu::{self, Driver};
+use super::links::Route;
 use super::team::Team;
 use intwain_codegen::schedule::gpu::{Gpu, Precision};
 use intwain_passes::program::DeviceProgram;
@@ -75,6 +76,14 @@ impl Engines {
                 programs.iter().zip(teams).map(load).collect()
             }
             Engines::Gpu(drivers, target) => gpu::load(programs, drivers, target),
+        }
+    }
+
+    /// What devices send over links. GPUs send through each other's memory.
+    pub(super) fn routes(&self, programs: &[DeviceProgram]) -> Vec<(Route, usize)> {
+        match self {
+            Engines::Cpu(_) => programs.iter().flat_map(device::routes).collect(),
+            Engines::Gpu(..) => Vec::new(),
         }
     }
 

@@ -78,7 +78,7 @@ impl Variant {
         mut weight: impl FnMut(usize) -> Result<Tensor, E>,
     ) -> Result<Variant, E> {
         let programs = compiled.programs;
-        let links = Links::new(programs.iter().flat_map(device::routes)).map_err(LoadError::from)?;
+        let links = Links::new(engines.routes(programs)).map_err(LoadError::from)?;
         let mut devices = engines.load(programs)?;
         let buffer = |list: &[Binding], port: &Port| list.iter().find(|b| b.name == port.name).map(|b| b.buffer);
         let place = |port: &Port, list: fn(&DeviceProgram) -> &[Binding]| Place {

@@ -1,15 +1,15 @@
 //! One GPU of a program: its memory, its module and its commands.
 
 use super::driver::{Address, Driver, DriverError, Module, Shape};
-use crate::kernels::gpu::{GpuCode, Launch, Launches};
-use crate::runtime::collective::{self, Part, View};
+use crate::kernels::gpu::{Communication, GpuCode, Launch, Launches};
+use crate::runtime::collective::Part;
 use crate::runtime::device::{Device, DeviceError, LoadError};
 use crate::runtime::links::Links;
-use crate::runtime::memory::Region;
-use intwain_codegen::schedule::gpu::Argument;
+use intwain_codegen::schedule::gpu::{Argument, ExchangeArgument, FLAG_BYTES};
 use intwain_ir::ops::Op;
 use intwain_ir::{Tensor, Type, interp};
 use intwain_passes::program::{Action, BufferId, Command, DeviceProgram, Home, Loop};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A device's program with memory and code.
@@ -17,7 +17,44 @@ pub(super) struct GpuDevice {
     driver: Arc<dyn Driver>,
     module: Box<dyn Module>,
     workspace: Block,
+    mailboxes: Mailboxes,
     main: Routine,
+}
+
+/// What a device keeps for each channel: the memory into which the other sends.
+pub(super) struct Mailboxes(BTreeMap<usize, Block>);
+
+impl Mailboxes {
+    /// Allocates what the code of a device's program asks for.
+    pub(super) fn new(driver: &Arc<dyn Driver>, code: &GpuCode) -> Result<Mailboxes, DriverError> {
+        let used = code.launches.communications.iter().filter(|c| c.mailbox > 0);
+        let boxes = used.map(|c| Ok((c.channel, Block::new(driver, c.mailbox)?)));
+        let mailboxes = Mailboxes(boxes.collect::<Result<_, DriverError>>()?);
+        mailboxes.clear()?;
+        Ok(mailboxes)
+    }
+
+    /// Says that nothing was sent yet.
+    fn clear(&self) -> Result<(), DriverError> {
+        self.0.values().try_for_each(|b| b.driver.clear(b.at, b.bytes.min(FLAG_BYTES)))
+    }
+
+    /// The addresses, for the device itself and for its peer.
+    pub(super) fn addresses(&self) -> BTreeMap<usize, Address> {
+        self.0.iter().map(|(channel, b)| (*channel, b.at)).collect()
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.values().map(|b| b.bytes).sum()
+    }
+}
+
+/// Where the launches of a device find what is not in its program's buffers.
+struct Surroundings<'a> {
+    driver: &'a Arc<dyn Driver>,
+    workspace: Address,
+    mailboxes: BTreeMap<usize, Address>,
+    peer: &'a BTreeMap<usize, Address>,
 }
 
 /// Memory of a device, freed with it.
@@ -58,8 +95,6 @@ enum Task {
     Constant(Address),
     /// Lets the host compute.
     Host(Op),
-    /// Communicates through the host.
-    Communicate(Op),
     /// Repeats a body.
     Repeat(Loop, Box<Routine>),
 }
@@ -71,25 +106,44 @@ struct Ready {
     args: Vec<Address>,
 }
 
+impl Ready {
+    fn new<A>(launch: &Launch<A>, address: impl Fn(&A) -> Address) -> Ready {
+        let shape = Shape { grid: launch.grid, block: launch.block, shared: launch.shared };
+        Ready { kernel: launch.kernel, shape, args: launch.args.iter().map(address).collect() }
+    }
+}
+
+/// Code that belongs to commands, in their order.
+struct Own<'a> {
+    bodies: std::slice::Iter<'a, Launches>,
+    communications: std::slice::Iter<'a, Communication>,
+}
+
 /// What the commands of a device use.
 #[derive(Clone, Copy)]
 struct Context<'a> {
     driver: &'a dyn Driver,
     module: &'a dyn Module,
-    links: &'a Links,
 }
 
 impl GpuDevice {
-    /// Loads code, allocates memory and resolves addresses.
-    pub(super) fn new(program: DeviceProgram, driver: Arc<dyn Driver>, code: GpuCode) -> Result<GpuDevice, LoadError> {
+    /// Loads code, allocates memory and resolves addresses; `peer` is where the mailboxes of the other device are.
+    pub(super) fn new(
+        program: DeviceProgram,
+        driver: Arc<dyn Driver>,
+        code: &GpuCode,
+        mailboxes: Mailboxes,
+        peer: &BTreeMap<usize, Address>,
+    ) -> Result<GpuDevice, LoadError> {
         let module = driver.load(&code.text, &code.kernels)?;
         let workspace = Block::new(&driver, code.workspace)?;
-        let main = Routine::new(program, &driver, &code.launches, workspace.at)?;
-        Ok(GpuDevice { driver, module, workspace, main })
+        let around = Surroundings { driver: &driver, workspace: workspace.at, mailboxes: mailboxes.addresses(), peer };
+        let main = Routine::new(program, &code.launches, &around)?;
+        Ok(GpuDevice { driver, module, workspace, mailboxes, main })
     }
 
-    fn context<'a>(&'a self, links: &'a Links) -> Context<'a> {
-        Context { driver: &*self.driver, module: &*self.module, links }
+    fn context(&self) -> Context<'_> {
+        Context { driver: &*self.driver, module: &*self.module }
     }
 }
 
@@ -105,7 +159,7 @@ fn copying(what: &'static str) -> impl Fn(DriverError) -> DeviceError {
 
 impl Device for GpuDevice {
     fn bytes(&self) -> usize {
-        self.workspace.bytes + self.main.bytes()
+        self.workspace.bytes + self.mailboxes.bytes() + self.main.bytes()
     }
 
     unsafe fn put(&mut self, id: BufferId, part: Option<&Part>, from: *const u8) -> Result<(), DeviceError> {
@@ -136,13 +190,13 @@ impl Device for GpuDevice {
         Ok(())
     }
 
-    fn prepare(&mut self, links: &Links) -> Result<(), DeviceError> {
-        let cx = self.context(links);
+    fn prepare(&mut self, _: &Links) -> Result<(), DeviceError> {
+        let cx = self.context();
         self.main.prepare(cx)
     }
 
-    fn step(&mut self, links: &Links) -> Result<(), DeviceError> {
-        let cx = self.context(links);
+    fn step(&mut self, _: &Links) -> Result<(), DeviceError> {
+        let cx = self.context();
         let main = &self.main;
         main.run(&main.program.step, &main.step, cx)?;
         for (state, next) in &main.program.states {
@@ -159,53 +213,63 @@ impl Device for GpuDevice {
 
     fn reset(&mut self) -> Result<(), DeviceError> {
         self.driver.resume();
-        Ok(())
+        let cleared = self.driver.synchronise().and_then(|()| self.mailboxes.clear());
+        cleared.map_err(copying("mailboxes"))
     }
 }
 
 impl Routine {
-    fn new(
-        program: DeviceProgram,
-        driver: &Arc<dyn Driver>,
-        launches: &Launches,
-        workspace: Address,
-    ) -> Result<Routine, LoadError> {
-        let persistent = Block::new(driver, program.persistent_bytes)?;
-        let arena = Block::new(driver, program.arena_bytes)?;
+    fn new(program: DeviceProgram, launches: &Launches, around: &Surroundings<'_>) -> Result<Routine, LoadError> {
+        let persistent = Block::new(around.driver, program.persistent_bytes)?;
+        let arena = Block::new(around.driver, program.arena_bytes)?;
         let (prepare, step) = (Vec::new(), Vec::new());
         let mut routine = Routine { program, persistent, arena, constants: Vec::new(), prepare, step };
-        let mut bodies = launches.bodies.iter();
-        for prepare in [true, false] {
-            let commands = if prepare { routine.program.prepare.clone() } else { routine.program.step.clone() };
-            let mut tasks = Vec::with_capacity(commands.len());
-            for c in &commands {
-                let task = match &c.action {
-                    Action::Kernel(k) => {
-                        Task::Launch(launches.kernels[*k].iter().map(|l| routine.ready(l, c, workspace)).collect())
-                    }
-                    Action::Leaf(op) => routine.leaf(op, c, driver)?,
-                    Action::Communicate(op) => Task::Communicate(op.clone()),
-                    Action::Loop(l) => {
-                        let code = bodies.next().expect("code is made for every loop");
-                        let body = Routine::new(l.body.clone(), driver, code, workspace)?;
-                        Task::Repeat((**l).clone(), Box::new(body))
-                    }
-                };
-                tasks.push(task);
-            }
-            if prepare { routine.prepare = tasks } else { routine.step = tasks }
-        }
+        let mut own = Own { bodies: launches.bodies.iter(), communications: launches.communications.iter() };
+        let (prepare, step) = (routine.program.prepare.clone(), routine.program.step.clone());
+        let mut tasks = |commands: &[Command]| -> Result<Vec<Task>, LoadError> {
+            commands.iter().map(|c| routine.task(c, launches, &mut own, around)).collect()
+        };
+        let (prepare, step) = (tasks(&prepare)?, tasks(&step)?);
+        (routine.prepare, routine.step) = (prepare, step);
         Ok(routine)
     }
 
-    fn ready(&self, launch: &Launch, c: &Command, workspace: Address) -> Ready {
-        let address = |a: &Argument| match *a {
-            Argument::Operand(i) => self.address(c.reads[i]),
-            Argument::Result(i) => self.address(c.writes[i]),
-            Argument::Workspace(at) => workspace.after(at),
-        };
-        let shape = Shape { grid: launch.grid, block: launch.block, shared: launch.shared };
-        Ready { kernel: launch.kernel, shape, args: launch.args.iter().map(address).collect() }
+    fn task(
+        &mut self,
+        c: &Command,
+        launches: &Launches,
+        own: &mut Own<'_>,
+        around: &Surroundings<'_>,
+    ) -> Result<Task, LoadError> {
+        match &c.action {
+            Action::Kernel(k) => {
+                let address = |a: &Argument| match *a {
+                    Argument::Operand(i) => self.address(c.reads[i]),
+                    Argument::Result(i) => self.address(c.writes[i]),
+                    Argument::Workspace(at) => around.workspace.after(at),
+                };
+                Ok(Task::Launch(launches.kernels[*k].iter().map(|l| Ready::new(l, address)).collect()))
+            }
+            Action::Leaf(op) => self.leaf(op, c, around.driver),
+            Action::Communicate(_) => {
+                let made = own.communications.next().expect("code is made for every communication");
+                let mailbox = |of: &BTreeMap<usize, Address>, at: usize| {
+                    of.get(&made.channel).expect("both devices have mailboxes for a channel").after(at)
+                };
+                let address = |a: &ExchangeArgument| match *a {
+                    ExchangeArgument::Operand => self.address(c.reads[0]),
+                    ExchangeArgument::Result => self.address(c.writes[0]),
+                    ExchangeArgument::Mailbox(at) => mailbox(&around.mailboxes, at),
+                    ExchangeArgument::PeerMailbox(at) => mailbox(around.peer, at),
+                };
+                Ok(Task::Launch(made.launch.iter().map(|l| Ready::new(l, address)).collect()))
+            }
+            Action::Loop(l) => {
+                let code = own.bodies.next().expect("code is made for every loop");
+                let body = Routine::new(l.body.clone(), code, around)?;
+                Ok(Task::Repeat((**l).clone(), Box::new(body)))
+            }
+        }
     }
 
     /// A leaf without operands is evaluated now.
@@ -230,7 +294,7 @@ impl Routine {
     fn bytes(&self) -> usize {
         let bodies = self.prepare.iter().chain(&self.step).map(|t| match t {
             Task::Repeat(_, body) => body.bytes(),
-            Task::Launch(_) | Task::Constant(_) | Task::Host(_) | Task::Communicate(_) => 0,
+            Task::Launch(_) | Task::Constant(_) | Task::Host(_) => 0,
         });
         let constants = self.constants.iter().map(|c| c.bytes).sum::<usize>();
         self.persistent.bytes + self.arena.bytes + constants + bodies.sum::<usize>()
@@ -272,7 +336,6 @@ impl Routine {
 
     fn run(&self, commands: &[Command], tasks: &[Task], cx: Context<'_>) -> Result<(), DeviceError> {
         for (c, task) in commands.iter().zip(tasks) {
-            cx.links.beat();
             match task {
                 Task::Launch(launches) => {
                     for l in launches {
@@ -284,7 +347,6 @@ impl Routine {
                     cx.driver.copy(*from, to, bytes).map_err(at(c))?;
                 }
                 Task::Host(op) => self.host(op, c, cx)?,
-                Task::Communicate(op) => self.communicate(op, c, cx)?,
                 Task::Repeat(l, body) => self.repeat(l, body, c, cx)?,
             }
         }
@@ -340,35 +402,5 @@ impl Routine {
             .map_err(|problem| DeviceError::Leaf { layer: c.origin.to_string(), problem })?;
         let mut written = results.iter().zip(&c.writes);
         written.try_for_each(|(t, b)| cx.driver.write(self.address(*b), &t.data)).map_err(at(c))
-    }
-
-    /// Communicates through the host's memory.
-    fn communicate(&self, op: &Op, c: &Command, cx: Context<'_>) -> Result<(), DeviceError> {
-        let staged = |b: Option<&BufferId>| -> Result<Option<(Region, &Type)>, DeviceError> {
-            let Some(b) = b else { return Ok(None) };
-            let ty = self.ty(*b);
-            let region = Region::new(ty.bytes())
-                .map_err(|e| at(c)(DriverError::Memory { device: "the host".into(), bytes: e.bytes }))?;
-            Ok(Some((region, ty)))
-        };
-        let (x, y) = (staged(c.reads.first())?, staged(c.writes.first())?);
-        if let (Some((region, ty)), Some(b)) = (&x, c.reads.first()) {
-            // SAFETY: the region has the tensor's size and is used here only.
-            let out = unsafe { std::slice::from_raw_parts_mut(region.at(0), ty.bytes()) };
-            cx.driver.read(self.address(*b), out).map_err(at(c))?;
-        }
-        let view = |s: &Option<(Region, &Type)>| s.as_ref().map(|(r, ty)| (r.at(0), (*ty).clone()));
-        let (xv, yv) = (view(&x), view(&y));
-        let operand = xv.as_ref().map(|(at, ty)| View { ty, at: *at });
-        let result = yv.as_ref().map(|(at, ty)| View { ty, at: *at });
-        // SAFETY: staging memory of this call.
-        unsafe { collective::perform(op, self.program.device, cx.links, operand, result) }
-            .map_err(|problem| DeviceError::Link { layer: c.origin.to_string(), problem })?;
-        if let (Some((region, ty)), Some(b)) = (&y, c.writes.first()) {
-            // SAFETY: as above.
-            let data = unsafe { std::slice::from_raw_parts(region.at(0), ty.bytes()) };
-            cx.driver.write(self.address(*b), data).map_err(at(c))?;
-        }
-        Ok(())
     }
 }

@@ -9,10 +9,12 @@ pub use driver::DriverError;
 pub(crate) use driver::Driver;
 
 use super::device::{Device, LoadError};
-use crate::kernels;
-use device::GpuDevice;
+use crate::kernels::{self, gpu::GpuCode};
+use device::{GpuDevice, Mailboxes};
+use driver::Address;
 use intwain_codegen::schedule::gpu::Gpu;
 use intwain_passes::program::DeviceProgram;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Emulated devices, `ptx:N`.
@@ -26,9 +28,16 @@ pub(super) fn load(
     drivers: &[Arc<dyn Driver>],
     target: &Gpu,
 ) -> Result<Vec<Box<dyn Device>>, LoadError> {
-    let load = |(program, driver): (&DeviceProgram, &Arc<dyn Driver>)| -> Result<Box<dyn Device>, LoadError> {
-        let code = kernels::gpu::compile(target, program)?;
-        Ok(Box::new(GpuDevice::new(program.clone(), driver.clone(), code)?))
-    };
-    programs.iter().zip(drivers).map(load).collect()
+    let code: Vec<GpuCode> = programs.iter().map(|p| kernels::gpu::compile(target, p)).collect::<Result<_, _>>()?;
+    let mailboxes = code.iter().zip(drivers).map(|(c, driver)| Mailboxes::new(driver, c));
+    let mailboxes: Vec<Mailboxes> = mailboxes.collect::<Result<_, _>>()?;
+    let addresses: Vec<BTreeMap<usize, Address>> = mailboxes.iter().map(Mailboxes::addresses).collect();
+    let (alone, mut devices) = (BTreeMap::new(), Vec::new());
+    for (d, ((program, code), mailboxes)) in programs.iter().zip(&code).zip(mailboxes).enumerate() {
+        // An exchange is between two devices.
+        let peer = addresses.iter().enumerate().find(|(k, _)| *k != d).map_or(&alone, |(_, a)| a);
+        let device = GpuDevice::new(program.clone(), drivers[d].clone(), code, mailboxes, peer)?;
+        devices.push(Box::new(device) as Box<dyn Device>);
+    }
+    Ok(devices)
 }
