@@ -8,8 +8,9 @@
 //! dilations are read in place. The products are summed in the stated order by either schedule, with the same bits.
 
 use super::nest::{Nest, Node, NodeId, Op, coefficient};
-use intwain_ir::compute::{Atom, Axis, Guard, Index, Order};
-use intwain_ir::scalar::{Binary, Reduce, Scalar};
+use super::roles::{divide_groups, orient, the_sum};
+use intwain_ir::compute::{Atom, Axis, Guard, Index};
+use intwain_ir::scalar::{Binary, Scalar};
 use intwain_ir::{DType, Type};
 use intwain_micro::{Contraction, Element, Operand, Output, RightForm, Start, Window};
 
@@ -81,50 +82,6 @@ pub(super) fn is_elementwise(nest: &Nest) -> bool {
 
 fn product(nest: &Nest, axes: &[Axis]) -> usize {
     axes.iter().map(|a| nest.extent(*a)).product()
-}
-
-/// The only reduction, if it is a chain of fused multiply-adds.
-fn the_sum(nest: &Nest) -> Option<NodeId> {
-    let mut reductions =
-        nest.nodes.iter().enumerate().filter(|(_, n)| matches!(n.op, Op::Reduce { .. } | Op::ArgMax { .. }));
-    let (sum, node) = reductions.next()?;
-    let chain = matches!(node.op, Op::Reduce { op: Reduce::Sum, order: Order::Fma, .. });
-    (chain && reductions.next().is_none()).then_some(sum)
-}
-
-/// Which factor is left and which right: the right one reads the innermost result axis alone.
-fn orient(nest: &Nest, x: NodeId, y: NodeId) -> Option<(NodeId, NodeId)> {
-    let (fx, fy) = (nest.nodes[x].free, nest.nodes[y].free);
-    let Some(inner) = nest.axes.last() else { return Some((x, y)) };
-    match (fx & (1 << inner.0) != 0, fy & (1 << inner.0) != 0) {
-        (false, true) => Some((x, y)),
-        (true, false) => Some((y, x)),
-        _ => None,
-    }
-}
-
-/// Divides axes that an index divides by a constant, where the constant divides the extent.
-fn divide_groups(nest: &mut Nest) {
-    while let Some((axis, n)) = nest.axes.iter().copied().find_map(|a| {
-        let divisor = nest.nodes.iter().flat_map(|node| node.op.indices()).find_map(|i| divisor_of(i, a))?;
-        (nest.extent(a) as i64 % divisor == 0 && divisor > 1).then_some((a, divisor))
-    }) {
-        let whole = Axis(nest.extents.len() as u8);
-        let mut extents = nest.extents.clone();
-        extents.push(extents[axis.0 as usize] / n as usize);
-        extents[axis.0 as usize] = n as usize;
-        let at = nest.axes.iter().position(|a| *a == axis).unwrap_or(0);
-        nest.axes.insert(at, whole);
-        let by = |a: Axis| if a == axis { Index::axis(whole).times(n) + Index::axis(a) } else { Index::axis(a) };
-        nest.substitute(&by, extents);
-    }
-}
-
-fn divisor_of(index: &Index, axis: Axis) -> Option<i64> {
-    index.terms().iter().find_map(|t| match &t.atom {
-        Atom::FloorDiv(inner, n) | Atom::Mod(inner, n) => (inner.bare() == Some(axis)).then_some(*n),
-        Atom::Axis(_) => None,
-    })
 }
 
 /// The nest with the sum read from the operand numbered `operand`; `None` if nothing is left to do.

@@ -9,6 +9,7 @@ mod cpu;
 pub mod gpu;
 mod loops;
 mod nest;
+mod roles;
 mod rows;
 mod tile;
 

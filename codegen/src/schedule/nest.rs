@@ -43,7 +43,8 @@ impl Op {
         c.into_iter().flatten()
     }
 
-    fn renumber(&mut self, map: &[NodeId]) {
+    /// Replaces the numbers of the nodes below.
+    pub(super) fn renumber(&mut self, map: &[NodeId]) {
         match self {
             Op::Const(_) | Op::Position(_) | Op::InRange(_) | Op::Load { .. } => {}
             Op::Take { row: x, .. }

@@ -9,12 +9,11 @@
 
 mod index;
 mod memory;
+mod place;
 mod reduce;
 mod value;
 
-pub(super) use index::moves_groups;
-pub(super) use value::Val;
-use value::vectorizes;
+use value::{Val, vectorizes};
 
 use super::nest::{Nest, NodeId, Op, range};
 use intwain_ir::DType;
@@ -135,9 +134,9 @@ impl<'n> Loops<'n> {
     }
 
     /// Says what the value of a node is, for all that lies in the innermost scope.
-    pub(super) fn define(&mut self, node: NodeId, value: Val) {
+    pub(super) fn define(&mut self, node: NodeId, value: Reg) {
         let home = self.home(self.nest.nodes[node].free);
-        self.scopes[home].values.insert(node, value);
+        self.scopes[home].values.insert(node, Val::one(value));
     }
 
     /// Whether the positions of these axes exist, where that is not certain.

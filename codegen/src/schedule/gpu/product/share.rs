@@ -1,0 +1,158 @@
+//! How the threads of a block share the work of bringing a tile of a factor into shared memory.
+//!
+//! A tile lies there as rows of the inner axis: element (outer, inner) is at `inner · pitch + outer`, so a thread reads
+//! its neighbouring rows or columns of the product as vectors. In global memory the neighbours may be along either
+//! axis. A *chunk* is what a thread brings at a time: neighbours along one of them, with one instruction where that is
+//! proven to be aligned.
+
+use super::recognise::{Factor, Product, runs_along, takes};
+use super::tile::{GROUP, Tile, divide, modulo, times};
+use intwain_ir::compute::Axis;
+use intwain_ir::kernel::{Builder, Reg};
+use intwain_ir::scalar::Binary;
+
+/// The axis that the elements of a chunk are neighbours along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Along {
+    /// Rows of the left factor, columns of the right one.
+    Outer,
+    /// The inner axis.
+    Inner,
+}
+
+/// Which of the product's factors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Left,
+    Right,
+}
+
+/// How a tile of a factor is brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    pub(super) along: Along,
+    /// Elements of a chunk.
+    pub(super) chunk: usize,
+    /// Elements of a chunk that are taken at once: all or one.
+    pub(super) width: usize,
+    /// Elements of the outer axis in a tile.
+    pub(super) outer: usize,
+    /// Distance in shared memory of neighbours along the inner axis.
+    pub(super) pitch: usize,
+    /// Threads that bring something.
+    pub(super) threads: usize,
+    /// A thread's chunks, from its first on: distance along the outer and the inner axis. Chunks of one outer position
+    /// are beside each other.
+    pub(super) chunks: Vec<(usize, usize)>,
+    depth: usize,
+}
+
+impl Side {
+    pub(super) fn factor(self, product: &Product) -> &Factor {
+        match self {
+            Side::Left => &product.left,
+            Side::Right => &product.right,
+        }
+    }
+
+    /// Number of rows of the left factor or columns of the right one.
+    pub(super) fn extent(self, product: &Product) -> usize {
+        match self {
+            Side::Left => product.rows,
+            Side::Right => product.columns,
+        }
+    }
+}
+
+impl Share {
+    pub(super) fn new(product: &Product, side: Side, tile: &Tile) -> Share {
+        let factor = side.factor(product);
+        let nest = &product.nest;
+        let runs = |axes: &[Axis]| axes.last().is_some_and(|a| runs_along(nest, factor.node, *a));
+        let wide = |axes: &[Axis]| {
+            let fits = |a: &Axis| nest.extent(*a) % GROUP == 0 && takes(nest, factor.node, *a, GROUP);
+            runs(axes) && axes.last().is_some_and(fits)
+        };
+        let (along, width) = match (wide(&factor.outer), wide(&factor.inner)) {
+            (true, _) => (Along::Outer, GROUP),
+            (false, true) => (Along::Inner, GROUP),
+            (false, false) if !runs(&factor.outer) && runs(&factor.inner) => (Along::Inner, 1),
+            (false, false) => (Along::Outer, 1),
+        };
+        let outer = match side {
+            Side::Left => tile.rows,
+            Side::Right => tile.columns,
+        };
+        Share::of(along, width, outer, tile.depth, tile.threads())
+    }
+
+    fn of(along: Along, width: usize, outer: usize, depth: usize, threads: usize) -> Share {
+        match along {
+            Along::Outer => {
+                let across = outer / width;
+                let (columns, down) = if threads >= across { (1, threads / across) } else { (across / threads, 1) };
+                let steps = depth.div_ceil(down);
+                let chunks = (0..columns).flat_map(|c| (0..steps).map(move |s| (c * threads * width, s * down)));
+                let threads = threads.min(across * depth);
+                Share { along, chunk: width, width, outer, pitch: outer, threads, chunks: chunks.collect(), depth }
+            }
+            Along::Inner => {
+                // Two chunks of each outer position side by side: whole sectors of memory are read, and with the pitch
+                // chosen a warp's writes fall into different banks.
+                let pairs = depth / (2 * GROUP);
+                let (rows, down) =
+                    if threads >= 2 * outer { (1, threads / (2 * outer)) } else { (2 * outer / threads, 1) };
+                let steps = pairs.div_ceil(down);
+                let chunks = (0..rows).flat_map(|r| (0..steps).map(move |s| (r * threads / 2, s * down * 2 * GROUP)));
+                let threads = threads.min(2 * outer * pairs);
+                let pitch = outer + GROUP;
+                Share { along, chunk: GROUP, width, outer, pitch, threads, chunks: chunks.collect(), depth }
+            }
+        }
+    }
+
+    /// The thread's first position in the tile: along the outer and the inner axis.
+    pub(super) fn place(&self, b: &mut Builder, thread: Reg) -> (Reg, Reg) {
+        match self.along {
+            Along::Outer => {
+                let across = self.outer / self.chunk;
+                let (o, i) = if self.threads >= across {
+                    (modulo(b, thread, across), divide(b, thread, across))
+                } else {
+                    (thread, b.index(0))
+                };
+                (times(b, o, self.chunk), i)
+            }
+            Along::Inner => {
+                let (low, row) = (modulo(b, thread, 2), divide(b, thread, 2));
+                let (row, high) = if self.threads >= 2 * self.outer {
+                    (modulo(b, row, self.outer), divide(b, row, self.outer))
+                } else {
+                    (row, b.index(0))
+                };
+                let (low, high) = (times(b, low, GROUP), times(b, high, 2 * GROUP));
+                (row, b.binary(Binary::Add, low, high))
+            }
+        }
+    }
+
+    /// Where the thread's first element goes in the tile.
+    pub(super) fn target(&self, b: &mut Builder, (outer, inner): (Reg, Reg)) -> Reg {
+        let inner = times(b, inner, self.pitch);
+        b.binary(Binary::Add, inner, outer)
+    }
+
+    /// Distance of a chunk's element in shared memory from the thread's first.
+    pub(super) fn offset(&self, (outer, inner): (usize, usize), element: usize) -> i64 {
+        let at = match self.along {
+            Along::Outer => inner * self.pitch + outer + element,
+            Along::Inner => (inner + element) * self.pitch + outer,
+        };
+        at as i64
+    }
+
+    /// Elements of a tile in shared memory.
+    pub(super) fn elements(&self) -> usize {
+        self.depth * self.pitch
+    }
+}

@@ -1,0 +1,188 @@
+//! Products on the emulator against the interpreter, bit for bit.
+
+use crate::schedule::gpu::harness::{self, Outcome};
+use crate::schedule::gpu::{Gpu, GpuKernel};
+use crate::schedule::tests::tensor;
+use intwain_ir::compute::Compute;
+use intwain_ir::ops::{self, Body, Op};
+use intwain_ir::scalar::Binary;
+use intwain_ir::{DType, Tensor, Type, interp};
+
+/// The compute of an op, and its result types.
+fn compute_of(op: impl Into<Op>, args: &[Type]) -> (Compute, Vec<Type>) {
+    let op = op.into();
+    let types: Vec<&Type> = args.iter().collect();
+    let results: Vec<Type> = op.infer(&types).unwrap_or_else(|e| panic!("{op:?}: {e}")).into_iter().collect();
+    let Body::Compute(c) = op.body(&types, &results.iter().collect::<Vec<_>>()) else { panic!("{op:?} is no compute") };
+    (c, results)
+}
+
+fn kernel(compute: &Compute, args: &[Type], results: &[Type]) -> GpuKernel {
+    let list = |types: &'_ [Type]| types.to_vec();
+    let (args, results) = (list(args), list(results));
+    Gpu::default().schedule("k", compute, &args.iter().collect::<Vec<_>>(), &results.iter().collect::<Vec<_>>())
+}
+
+fn filled(args: &[Type]) -> Vec<Tensor> {
+    args.iter().enumerate().map(|(i, t)| tensor(t, i as u64 + 1)).collect()
+}
+
+/// Runs the schedule chosen, which must be a product, and compares with the interpreter.
+fn check(compute: &Compute, args: &[Type], results: &[Type], what: &str) -> Outcome {
+    check_with(compute, &filled(args), results, what)
+}
+
+fn check_with(compute: &Compute, args: &[Tensor], results: &[Type], what: &str) -> Outcome {
+    let types: Vec<Type> = args.iter().map(|t| t.ty.clone()).collect();
+    let k = kernel(compute, &types, results);
+    let empty = types.iter().any(|t| t.shape.elements() == 0);
+    assert!(k.schedule == "product" || empty, "{what}");
+    let (args, types): (Vec<&Tensor>, Vec<&Type>) = (args.iter().collect(), results.iter().collect());
+    let want = interp::evaluate(compute, &args, &types);
+    let got = harness::run(&k, &args, &types);
+    for (w, g) in want.iter().zip(&got.results) {
+        for i in 0..w.elements() {
+            let (w, g) = (w.get(i), g.get(i));
+            let equal = w.bits() == g.bits() || (w.to_f64().is_nan() && g.to_f64().is_nan());
+            assert!(equal, "{what}: element {i}: {w} expected, {g} found\n{}", k.launches[0].kernel);
+        }
+    }
+    got
+}
+
+fn check_op(op: impl Into<Op>, args: &[Type]) -> Outcome {
+    let op = op.into();
+    let (c, results) = compute_of(op.clone(), args);
+    check(&c, args, &results, &format!("{op:?} of {args:?}"))
+}
+
+fn f32s(shape: &[usize]) -> Type {
+    Type::new(DType::F32, shape)
+}
+
+fn matmul() -> ops::Contract {
+    ops::Contract { batch: vec![], contract: vec![(1, 0)] }
+}
+
+#[test]
+fn matrix_products() {
+    for (m, k, n) in [
+        (1, 1, 1),
+        (3, 5, 7),
+        (17, 16, 33),
+        (2, 0, 4),
+        (5, 64, 1),
+        (1, 70, 100),
+        (129, 17, 65),
+        (127, 33, 128),
+        (128, 32, 128),
+        (64, 16, 64),
+        (40, 15, 8),
+    ] {
+        for (dtype, left, right) in [
+            (DType::F32, 0, 0),
+            (DType::F32, 1, 0),
+            (DType::F32, 0, 1),
+            (DType::F32, 1, 1),
+            (DType::F64, 0, 0),
+            (DType::F16, 0, 0),
+            (DType::I32, 0, 0),
+        ] {
+            let op = ops::Contract { batch: vec![], contract: vec![(1 - left, right)] };
+            let shape = |turned: usize, a: usize, b: usize| if turned == 1 { [b, a] } else { [a, b] };
+            let args = [Type::new(dtype, shape(left, m, k)), Type::new(dtype, shape(right, k, n))];
+            check_op(op, &args);
+        }
+    }
+}
+
+#[test]
+fn batches() {
+    let heads = ops::Contract { batch: vec![(0, 0), (2, 1)], contract: vec![(3, 3)] };
+    check_op(heads.clone(), &[f32s(&[2, 5, 3, 4]), f32s(&[2, 3, 6, 4])]);
+    check_op(heads, &[f32s(&[2, 20, 3, 32]), f32s(&[2, 3, 24, 32])]);
+    let mix = ops::Contract { batch: vec![(0, 0), (1, 2)], contract: vec![(3, 1)] };
+    check_op(mix, &[f32s(&[2, 3, 20, 24]), f32s(&[2, 24, 3, 16])]);
+}
+
+fn conv(stride: usize, dilation: usize, input_dilation: usize, groups: usize, batch_groups: usize) -> ops::Conv {
+    ops::Conv {
+        stride: vec![stride, 1],
+        pads: vec![(2, 1), (1, 2)],
+        input_dilation: vec![input_dilation, 1],
+        kernel_dilation: vec![dilation, 1],
+        groups,
+        batch_groups,
+    }
+}
+
+#[test]
+fn convolutions() {
+    for (stride, dilation, input_dilation, groups, batch_groups) in
+        [(1, 1, 1, 1, 1), (2, 1, 1, 1, 1), (1, 2, 1, 2, 1), (1, 1, 2, 1, 1), (2, 1, 3, 1, 1), (1, 1, 1, 1, 2)]
+    {
+        for channels in [4, 6, 16, 32] {
+            let conv = conv(stride, dilation, input_dilation, groups, batch_groups);
+            check_op(conv, &[f32s(&[2, 7, 6, channels]), f32s(&[3, 2, channels / groups, 6])]);
+        }
+    }
+    let same = |stride: usize, pad: i64, groups: usize| ops::Conv {
+        stride: vec![stride; 2],
+        pads: vec![(pad, pad); 2],
+        input_dilation: vec![1, 1],
+        kernel_dilation: vec![1, 1],
+        groups,
+        batch_groups: 1,
+    };
+    check_op(same(2, 3, 1), &[f32s(&[1, 15, 14, 3]), f32s(&[7, 7, 3, 16])]);
+    check_op(same(1, 0, 1), &[f32s(&[2, 9, 8, 32]), f32s(&[1, 1, 32, 64])]);
+    check_op(same(1, 1, 2), &[f32s(&[1, 8, 8, 32]), f32s(&[3, 3, 16, 64])]);
+}
+
+/// relu(product + bias + residual), as fusion makes it: operands are those of the product, bias, residual.
+fn with_epilogue(product: &Compute, n_args: usize, ty: &Type) -> (Compute, Vec<Type>) {
+    let mut c = Compute::new(&ty.shape);
+    let position = c.position();
+    let bias_ty = Type::new(ty.dtype, [*ty.shape.last().expect("there are columns")]);
+    let sum = c.load(0, ty, position.clone());
+    let bias = c.load(1, &bias_ty, vec![position[position.len() - 1].clone()]);
+    let residual = c.load(2, ty, position);
+    let y = c.binary(Binary::Add, sum, bias);
+    let y = c.binary(Binary::Add, y, residual);
+    let zero = c.number(ty.dtype, 0.0);
+    let y = c.binary(Binary::Max, y, zero);
+    let c = c.with_results([y]);
+    let fused = c.inline(0, product, 0, &|o| 3 + o);
+    let fused = fused.renumber(&|o| if o >= 3 { o - 3 } else { n_args + o - 1 });
+    (fused, vec![bias_ty, ty.clone()])
+}
+
+#[test]
+fn epilogues() {
+    let simple = |stride: usize, pad: i64, groups: usize| ops::Conv {
+        stride: vec![stride; 2],
+        pads: vec![(pad, pad); 2],
+        input_dilation: vec![1, 1],
+        kernel_dilation: vec![1, 1],
+        groups,
+        batch_groups: 1,
+    };
+    let batched = ops::Contract { batch: vec![(0, 0), (2, 2)], contract: vec![(3, 3)] };
+    let cases: Vec<(Op, Vec<Type>)> = vec![
+        (matmul().into(), vec![f32s(&[5, 7]), f32s(&[7, 9])]),
+        (matmul().into(), vec![f32s(&[1, 64]), f32s(&[64, 100])]),
+        (matmul().into(), vec![Type::new(DType::F64, [6, 5]), Type::new(DType::F64, [5, 4])]),
+        (matmul().into(), vec![Type::new(DType::BF16, [6, 32]), Type::new(DType::BF16, [32, 40])]),
+        (batched.into(), vec![f32s(&[2, 5, 3, 4]), f32s(&[2, 6, 3, 4])]),
+        (simple(1, 1, 1).into(), vec![f32s(&[2, 6, 5, 4]), f32s(&[3, 3, 4, 6])]),
+        (simple(2, 0, 1).into(), vec![f32s(&[2, 6, 5, 4]), f32s(&[1, 1, 4, 8])]),
+        (simple(2, 3, 1).into(), vec![f32s(&[1, 11, 12, 3]), f32s(&[7, 7, 3, 16])]),
+        (simple(1, 1, 2).into(), vec![f32s(&[2, 4, 4, 6]), f32s(&[3, 3, 3, 8])]),
+    ];
+    for (op, args) in cases {
+        let (product, results) = compute_of(op.clone(), &args);
+        let (fused, more) = with_epilogue(&product, args.len(), &results[0]);
+        let all: Vec<Type> = args.iter().chain(&more).cloned().collect();
+        check(&fused, &all, &results, &format!("{op:?} of {args:?} with an epilogue"));
+    }
+}
