@@ -5,7 +5,9 @@
 
 use intwain::build::{self, Request};
 use intwain::verify::{self, VerifyOptions};
-use intwain::{Catalogue, Model, ModelOptions, ProgramDir, ProgramSession, Session, SessionOptions, Strategy};
+use intwain::{
+    Catalogue, DeviceKind, Devices, Model, ModelOptions, ProgramDir, ProgramSession, Session, SessionOptions, Strategy,
+};
 use intwain::{Tensor, Timings};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -51,7 +53,11 @@ pub fn explore(folder: &Path) -> Result<Findings, Box<dyn Error>> {
         let shape = model.graph(5)?.ty(param.value).shape.clone();
         inputs.insert(param.name.to_string(), Tensor::from_f32(shape.clone(), &numbers(shape.elements())));
     }
-    let options = SessionOptions { devices: 2, split: Some(Strategy::Tensor), ..SessionOptions::default() };
+    let options = SessionOptions {
+        devices: Devices::two(DeviceKind::Cpu),
+        split: Some(Strategy::Tensor),
+        ..SessionOptions::default()
+    };
     let outputs = Session::new(&model, options)?.run(&inputs)?;
 
     // Keep it, and run what was kept.

@@ -1,13 +1,25 @@
-//! Kernels for CPU devices: what the program asks for, scheduled and compiled.
+//! Kernels: what a program asks for, scheduled and compiled. Those for GPUs are in [`gpu`].
 
+pub(crate) mod gpu;
+
+use crate::runtime::DeviceKind;
 use intwain_codegen::clif::{CompileError, Jit};
+use intwain_codegen::schedule::gpu::{Gpu, Precision};
 use intwain_codegen::schedule::{Cpu, CpuCode, CpuKernel, Operand, Timing};
-use intwain_ir::Type;
+use intwain_ir::{Target, Type};
 use intwain_passes::program::{DeviceProgram, Home, KernelSpec};
 
 /// What passes ask about CPU devices, and what schedules are made for.
 pub(crate) fn target() -> Cpu {
     Cpu::host()
+}
+
+/// What passes ask about devices of a kind.
+pub(crate) fn target_of(kind: DeviceKind, precision: Precision) -> Box<dyn Target> {
+    match kind {
+        DeviceKind::Cpu => Box::new(target()),
+        DeviceKind::Ptx | DeviceKind::Cuda => Box::new(Gpu { precision }),
+    }
 }
 
 /// The kernels of a program, in its order, compiled on all cores.

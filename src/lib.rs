@@ -36,10 +36,12 @@ pub mod session;
 pub mod verify;
 
 pub use driver::{CompileError, Compiled};
+pub use intwain_codegen::schedule::gpu::Precision;
 pub use intwain_ir::{DType, Shape, Tensor, Type};
 pub use intwain_passes::Timings;
 pub use intwain_passes::hardware::{Catalogue, Hardware, HardwareError};
 pub use intwain_passes::place::Strategy;
 pub use model::{Model, ModelError, ModelOptions};
 pub use program::{ProgramDir, ProgramError, ProgramSession};
+pub use runtime::{DeviceKind, Devices};
 pub use session::{Fallback, RunError, Session, SessionOptions};

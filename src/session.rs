@@ -1,9 +1,11 @@
 //! A model on devices: compiles what the number of rows asks for, and runs.
 
 use crate::driver::{self, CompileError, Compiled};
+use crate::kernels;
 use crate::lookups::{self, Lookup};
 use crate::model::{Model, ModelError};
-use crate::runtime::{self, Call, DeviceError, LoadError, Team, Variant};
+use crate::runtime::{self, Call, DeviceError, DeviceKind, Devices, Engines, LoadError, OpenError, Variant};
+use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::{Graph, Param, ParamKind, Rows, Shape, Tensor, Type};
 use intwain_passes::Timings;
 use intwain_passes::differentiate::gradients;
@@ -18,12 +20,16 @@ use std::sync::Arc;
 const MOST_VARIANTS: usize = 8;
 
 /// How to run a model.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SessionOptions {
-    /// Number of CPU devices, 1 or 2.
-    pub devices: usize,
-    /// Threads per device; `None`: the machine's cores divided by the devices.
+    /// Where it runs.
+    pub devices: Devices,
+    /// Threads per CPU device; `None`: the machine's cores divided by the devices.
     pub threads: Option<usize>,
+    /// How GPUs round the factors of products.
+    pub precision: Precision,
+    /// What programs are planned for; `None`: what the devices are, or stand for.
+    pub hardware: Option<Hardware>,
     /// A named strategy; `None`: the fastest.
     pub split: Option<Strategy>,
     /// What happens when the named strategy cannot split the model.
@@ -34,16 +40,11 @@ pub struct SessionOptions {
     pub batch: Option<usize>,
 }
 
-impl Default for SessionOptions {
-    fn default() -> SessionOptions {
-        SessionOptions { devices: 1, threads: None, split: None, fallback: Fallback::Refuse, parts: None, batch: None }
-    }
-}
-
 /// What happens when a named strategy cannot split a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Fallback {
     /// It is an error.
+    #[default]
     Refuse,
     /// One device does everything.
     One,
@@ -72,9 +73,9 @@ pub enum RunError {
         /// What is wrong and what would be accepted.
         problem: String,
     },
-    /// Threads could not be started.
-    #[error("cannot start the threads of a device: {0}")]
-    Threads(#[from] std::io::Error),
+    /// The devices cannot be used.
+    #[error(transparent)]
+    Open(#[from] OpenError),
     /// The options contradict each other.
     #[error("{0}")]
     Options(String),
@@ -96,7 +97,7 @@ struct Loaded {
 pub struct Session<'m> {
     model: &'m Model,
     options: SessionOptions,
-    teams: Vec<Team>,
+    engines: Engines,
     variants: Vec<Loaded>,
     /// The graph of one row: names and types of inputs and outputs.
     signature: Graph,
@@ -109,23 +110,13 @@ pub struct Session<'m> {
 }
 
 impl<'m> Session<'m> {
-    /// Starts the devices' threads. Programs are compiled when inputs come.
+    /// Opens the devices. Programs are compiled when inputs come.
     pub fn new(model: &'m Model, options: SessionOptions) -> Result<Session<'m>, RunError> {
-        if !(1..=2).contains(&options.devices) {
-            return Err(RunError::Options(format!("{} devices; one or two can be used", options.devices)));
-        }
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = options.threads.unwrap_or((cores / options.devices).max(1));
-        let teams = (0..options.devices).map(|_| Team::new(threads)).collect::<Result<_, _>>()?;
+        let engines = Engines::open(&options.devices, options.precision, options.threads)?;
         let signature = model.graph(1)?;
         let lookups = lookups::find(&signature);
         let (variants, pieces, timings) = (Vec::new(), BTreeMap::new(), Timings::default());
-        Ok(Session { model, options, teams, variants, signature, lookups, pieces, timings })
-    }
-
-    /// The hardware that programs are planned for: CPU devices of this machine.
-    fn hardware() -> Hardware {
-        Catalogue::built_in().get("cpu").expect("the catalogue has the CPU")
+        Ok(Session { model, options, engines, variants, signature, lookups, pieces, timings })
     }
 
     /// The program for calls of `rows` rows.
@@ -183,10 +174,9 @@ impl<'m> Session<'m> {
             .iter()
             .map(|o| Tensor::zeros(if batched { with_rows(&o.ty, total) } else { o.ty.clone() }))
             .collect();
-        let devices = self.variants.iter().map(|v| v.compiled.programs.len()).max().unwrap_or(1);
         let mut variants: Vec<&mut Variant> = self.variants.iter_mut().map(|v| &mut v.variant).collect();
         let ordered: Vec<&Tensor> = ordered.iter().map(AsRef::as_ref).collect();
-        runtime::run(&mut variants, &self.teams[..devices], &plan, &ordered, &mut outputs)?;
+        runtime::run(&mut variants, &plan, &ordered, &mut outputs)?;
         Ok(compiled.outputs.iter().map(|o| o.name.to_string()).zip(outputs).collect())
     }
 
@@ -209,16 +199,15 @@ impl<'m> Session<'m> {
         let mut variant = self.load(&compiled)?;
         let mut outputs: Vec<Tensor> = compiled.outputs.iter().map(|o| Tensor::zeros(o.ty.clone())).collect();
         let call = [Call { variant: 0, rows: None }];
-        let teams = &self.teams[..compiled.programs.len()];
         let ordered: Vec<&Tensor> = ordered.iter().map(AsRef::as_ref).collect();
-        runtime::run(&mut [&mut variant], teams, &call, &ordered, &mut outputs)?;
+        runtime::run(&mut [&mut variant], &call, &ordered, &mut outputs)?;
         Ok(compiled.outputs.iter().map(|o| o.name.to_string()).zip(outputs).collect())
     }
 
     /// Memory for a program, with the model's weights in it.
     fn load(&self, compiled: &Compiled) -> Result<Variant, RunError> {
-        let (model, teams) = (self.model, &self.teams[..compiled.programs.len()]);
-        Variant::new(compiled.loadable(), teams, |param| Ok::<_, RunError>(model.weight(&compiled.params[param].name)?))
+        let weight = |param: usize| Ok::<_, RunError>(self.model.weight(&compiled.params[param].name)?);
+        Variant::new(compiled.loadable(), &self.engines, weight)
     }
 
     /// The calls that work on all rows.
@@ -242,7 +231,7 @@ impl<'m> Session<'m> {
 
     /// How many pieces a pipeline works on at a time.
     fn micro_batches(&mut self, rows: usize) -> Result<usize, RunError> {
-        if self.options.devices == 1 || self.options.split.is_some_and(|s| s != Strategy::Pipeline) {
+        if self.options.devices.count() == 1 || self.options.split.is_some_and(|s| s != Strategy::Pipeline) {
             return Ok(1);
         }
         if let Some(pieces) = self.pieces.get(&rows) {
@@ -252,7 +241,7 @@ impl<'m> Session<'m> {
         let plan = plan(&graph, &self.options, &mut self.timings)?;
         let pieces = plan.micro_batches.min(rows);
         if pieces <= 1 && self.known(rows, self.options.split).is_none() {
-            let compiled = lower(graph, plan, &mut self.timings)?;
+            let compiled = lower(graph, plan, &self.options, &mut self.timings)?;
             self.add(rows, self.options.split, compiled)?;
         }
         self.pieces.insert(rows, pieces);
@@ -272,7 +261,7 @@ impl<'m> Session<'m> {
 
     /// Memory held by each device, in bytes.
     pub fn memory(&self) -> Vec<usize> {
-        let mut bytes = vec![0; self.teams.len()];
+        let mut bytes = vec![0; self.engines.count()];
         for v in &self.variants {
             v.variant.bytes().iter().zip(&mut bytes).for_each(|(b, total)| *total += b);
         }
@@ -280,15 +269,26 @@ impl<'m> Session<'m> {
     }
 }
 
-/// The plan of a prepared graph for CPU devices.
+/// What programs for devices are planned for where nobody says: CPU devices of this machine, or the GPUs that `ptx:N`
+/// stands for.
+pub(crate) fn hardware_of(kind: DeviceKind) -> Hardware {
+    let name = match kind {
+        DeviceKind::Cpu => "cpu",
+        DeviceKind::Ptx | DeviceKind::Cuda => "2xa100-nvlink",
+    };
+    Catalogue::built_in().get(name).expect("the catalogue has these machines")
+}
+
+/// The plan of a prepared graph for the devices.
 fn plan(graph: &Graph, options: &SessionOptions, timings: &mut Timings) -> Result<place::Plan, CompileError> {
-    let strategy = if options.devices == 1 { Some(Strategy::One) } else { options.split };
+    let strategy = if options.devices.count() == 1 { Some(Strategy::One) } else { options.split };
+    let hardware = options.hardware.clone().unwrap_or_else(|| hardware_of(options.devices.kind()));
     let survey = place::Survey::Asked;
     let ask = place::Options { strategy, parts: options.parts, survey, ..place::Options::default() };
-    match driver::plan(graph, &Session::hardware(), ask.clone(), timings) {
+    match driver::plan(graph, &hardware, ask.clone(), timings) {
         Err(CompileError::Place(place::PlaceError::CannotSplit { .. })) if options.fallback == Fallback::One => {
             let one = place::Options { strategy: Some(Strategy::One), ..ask };
-            driver::plan(graph, &Session::hardware(), one, timings)
+            driver::plan(graph, &hardware, one, timings)
         }
         plan => plan,
     }
@@ -297,11 +297,17 @@ fn plan(graph: &Graph, options: &SessionOptions, timings: &mut Timings) -> Resul
 fn compile(graph: Graph, options: &SessionOptions, timings: &mut Timings) -> Result<Compiled, CompileError> {
     let graph = driver::prepare(graph, timings, &mut |_, _| {})?;
     let plan = plan(&graph, options, timings)?;
-    lower(graph, plan, timings)
+    lower(graph, plan, options, timings)
 }
 
-fn lower(graph: Graph, plan: place::Plan, timings: &mut Timings) -> Result<Compiled, CompileError> {
-    driver::lower(graph, plan, &crate::kernels::target(), timings, &mut |_, _| {})
+fn lower(
+    graph: Graph,
+    plan: place::Plan,
+    options: &SessionOptions,
+    timings: &mut Timings,
+) -> Result<Compiled, CompileError> {
+    let target = kernels::target_of(options.devices.kind(), options.precision);
+    driver::lower(graph, plan, &*target, timings, &mut |_, _| {})
 }
 
 /// Whether calls can work on pieces of a batch.

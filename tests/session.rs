@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails where something is missing")]
 
 use intwain::build::{self, Request};
-use intwain::{Catalogue, Model, ModelOptions, ProgramDir, ProgramSession, RunError, Session, SessionOptions};
+use intwain::{
+    Catalogue, DeviceKind, Devices, Model, ModelOptions, ProgramDir, ProgramSession, RunError, Session, SessionOptions,
+};
 use intwain::{Shape, Strategy, Tensor, Timings};
 use intwain_ir::{ParamKind, interp};
 use serde_json::{Value, json};
@@ -61,7 +63,8 @@ fn expected(model: &Model, rows: usize, inputs: &BTreeMap<String, Tensor>) -> Ve
     interp::run(&graph, graph.params.iter().map(argument).collect()).unwrap()
 }
 
-fn on(devices: usize, split: Option<Strategy>) -> SessionOptions {
+fn on(devices: u32, split: Option<Strategy>) -> SessionOptions {
+    let devices = Devices::new(DeviceKind::Cpu, 0..devices).unwrap();
     SessionOptions { devices, threads: Some(1), split, ..SessionOptions::default() }
 }
 

@@ -1,6 +1,8 @@
 //! Commands and flags. `docs/cli.md` is the contract.
 
+use crate::runtime::Devices;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::DType;
 use intwain_passes::place::Strategy;
 use std::path::PathBuf;
@@ -187,9 +189,16 @@ pub(crate) struct ModelArgs {
 /// Where and how a program runs.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DeviceArgs {
-    /// Devices: cpu:0, or cpu:0,cpu:1.
-    #[arg(long, value_parser = parse_devices)]
+    /// One or two devices of a kind: cpu:0,cpu:1 for this machine's threads, ptx:0,ptx:1 for the GPUs' PTX run and
+    /// checked on the CPU, cuda:0,cuda:1 for GPUs.
+    #[arg(long)]
     pub(crate) devices: Option<Devices>,
+    /// Machine to plan for in place of the devices: a name that `intwain hardware` lists, or a TOML file.
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(crate) hardware: Option<String>,
+    /// How GPUs round the factors of products: f32, tf32 or bf16.
+    #[arg(long, default_value = "f32", value_name = "FORMAT", value_parser = parse_precision)]
+    pub(crate) precision: Precision,
     /// How the model is split.
     #[arg(long, value_enum, default_value_t = Split::Auto)]
     pub(crate) split: Split,
@@ -241,12 +250,6 @@ pub(crate) struct GradArgs {
     pub(crate) devices: DeviceArgs,
 }
 
-/// The devices that `--devices` names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Devices {
-    pub(crate) count: usize,
-}
-
 /// How a model is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Split {
@@ -275,19 +278,12 @@ impl Split {
     }
 }
 
-fn parse_devices(text: &str) -> Result<Devices, String> {
-    let names: Vec<&str> = text.split(',').map(str::trim).collect();
-    for name in &names {
-        let (kind, number) = name.split_once(':').unwrap_or((name, ""));
-        match kind {
-            "cpu" if number.parse::<u32>().is_ok() => {}
-            "cuda" | "ptx" => return Err(format!("`{name}`: this build runs CPU devices only: cpu:0, cpu:1")),
-            _ => return Err(format!("`{name}` is no device; use cpu:0, or cpu:0,cpu:1")),
-        }
-    }
-    match names.len() {
-        1 | 2 => Ok(Devices { count: names.len() }),
-        n => Err(format!("{n} devices; one or two can be used")),
+fn parse_precision(text: &str) -> Result<Precision, String> {
+    match text {
+        "f32" => Ok(Precision::F32),
+        "tf32" => Ok(Precision::Tf32),
+        "bf16" => Ok(Precision::Bf16),
+        _ => Err(format!("`{text}`: f32, tf32 and bf16 are supported")),
     }
 }
 

@@ -5,7 +5,6 @@ use crate::driver::CompileError;
 use crate::model::ModelError;
 use crate::program::ProgramError;
 use crate::report::WhyError;
-use crate::runtime::LoadError;
 use crate::session::RunError;
 use crate::verify::VerifyError;
 use intwain_passes::hardware::HardwareError;
@@ -114,11 +113,10 @@ impl From<RunError> for Failure {
             RunError::Model(e) => e.into(),
             RunError::Compile(e) => e.into(),
             RunError::Device(e) => Failure::Defect(e.to_string()),
-            RunError::Load(LoadError::Code(e)) => Failure::Defect(e.to_string()),
-            e @ (RunError::Load(LoadError::Memory(_))
-            | RunError::Input { .. }
-            | RunError::Threads(_)
-            | RunError::Options(_)) => Failure::Input(e.to_string()),
+            RunError::Load(e) if e.is_defect() => Failure::Defect(e.to_string()),
+            e @ (RunError::Load(_) | RunError::Input { .. } | RunError::Open(_) | RunError::Options(_)) => {
+                Failure::Input(e.to_string())
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ pub(crate) fn grad(a: &GradArgs, common: &Common) -> Result<(), Failure> {
     for name in names {
         cotangents.insert(name.clone(), to_tensor(&npz.read(&name)?));
     }
-    let mut session = Session::new(&model, run::session_options(&a.devices))?;
+    let mut session = Session::new(&model, run::session_options(&a.devices)?)?;
     let gradients = session.gradients(&inputs, &cotangents).map_err(|e| Failure::running(&a.inputs, e))?;
     output::times(common, &session.timings);
     data::write_outputs(&a.outputs, &gradients)

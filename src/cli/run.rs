@@ -2,11 +2,14 @@
 
 use super::args::{Common, DeviceArgs, ModelArgs, RunArgs};
 use super::output::{self, Progress};
-use super::{Failure, data};
+use super::{Failure, data, plan};
 use crate::model::{Model, ModelOptions, WeightOrigin};
 use crate::program::{ProgramDir, ProgramSession};
+use crate::runtime::{DeviceKind, Devices};
 use crate::session::{Fallback, Session, SessionOptions};
+use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::Tensor;
+use intwain_passes::hardware::Hardware;
 use serde::Serialize;
 use std::fmt;
 use std::time::Instant;
@@ -31,17 +34,28 @@ pub(crate) fn open_architecture(a: &ModelArgs, common: &Common) -> Result<Model,
     open(a, &Common { quiet: true, ..common.clone() })
 }
 
+/// The devices that the flags name. Without a GPU the default is two CPU devices.
+pub(crate) fn devices(a: &DeviceArgs) -> Devices {
+    a.devices.clone().unwrap_or_else(|| Devices::two(DeviceKind::Cpu))
+}
+
+/// The machine to plan for that the flags name.
+pub(crate) fn planned_for(a: &DeviceArgs) -> Result<Option<Hardware>, Failure> {
+    a.hardware.as_deref().map(|name| plan::machine(Some(name))).transpose()
+}
+
 /// The devices, split and batch that the flags name.
-pub(crate) fn session_options(a: &DeviceArgs) -> SessionOptions {
-    SessionOptions {
-        // Without a GPU the default is two CPU devices.
-        devices: a.devices.map_or(2, |d| d.count),
+pub(crate) fn session_options(a: &DeviceArgs) -> Result<SessionOptions, Failure> {
+    Ok(SessionOptions {
+        devices: devices(a),
         threads: a.threads,
+        precision: a.precision,
+        hardware: planned_for(a)?,
         split: a.split.strategy(),
         fallback: if a.allow_one { Fallback::One } else { Fallback::Refuse },
         parts: a.parts,
         batch: a.batch,
-    }
+    })
 }
 
 pub(crate) fn run(a: &RunArgs, common: &Common) -> Result<(), Failure> {
@@ -50,7 +64,7 @@ pub(crate) fn run(a: &RunArgs, common: &Common) -> Result<(), Failure> {
     }
     let model = open(&a.model, common)?;
     let inputs = data::read_inputs(&a.inputs, &model.graph(1)?, common)?;
-    let mut session = Session::new(&model, session_options(&a.devices))?;
+    let mut session = Session::new(&model, session_options(&a.devices)?)?;
     let progress = Progress::start(common, "running");
     let (outputs, seconds) = repeat(a, || session.run(&inputs).map_err(|e| Failure::running(&a.inputs, e)))?;
     drop(progress);
@@ -82,6 +96,8 @@ fn directory(a: &RunArgs, common: &Common) -> Result<(), Failure> {
         ("--parts", a.devices.parts.is_some()),
         ("--batch", a.devices.batch.is_some()),
         ("--weights", a.model.weights.is_some()),
+        ("--hardware", a.devices.hardware.is_some()),
+        ("--precision", a.devices.precision != Precision::F32),
     ];
     if let Some((flag, _)) = planned.iter().find(|(_, given)| *given) {
         return Err(Failure::file(path, format!("is a program, for which {flag} was decided when it was compiled")));
@@ -89,9 +105,14 @@ fn directory(a: &RunArgs, common: &Common) -> Result<(), Failure> {
     let dir = ProgramDir::open(path)?;
     dir.warnings().iter().for_each(|w| output::note(common, w));
     let has = dir.variants().iter().map(|v| v.programs.len()).max().unwrap_or(1);
-    if let Some(devices) = a.devices.devices.filter(|d| d.count != has) {
-        let given = devices.count;
-        return Err(Failure::file(path, format!("is a program for {has} device(s); --devices names {given}")));
+    if let Some(devices) = &a.devices.devices {
+        if devices.count() != has {
+            let given = devices.count();
+            return Err(Failure::file(path, format!("is a program for {has} device(s); --devices names {given}")));
+        }
+        if devices.kind() != DeviceKind::Cpu {
+            return Err(Failure::file(path, format!("runs on CPU devices only in this version, not on {devices}")));
+        }
     }
     let mut session = ProgramSession::new(&dir, a.devices.threads)?;
     let inputs = data::read_inputs(&a.inputs, session.signature(), common)?;

@@ -5,15 +5,21 @@ use super::output::{self, Progress};
 use super::{Failure, run};
 use crate::program::ProgramDir;
 use crate::verify::{self, VerifyOptions};
+use intwain_codegen::schedule::gpu::Precision;
 use intwain_passes::Timings;
 
 /// Rows of a call where nothing says how many: an odd number, so that parts are unequal.
 const BATCH: usize = 5;
 
 pub(crate) fn verify(a: &VerifyArgs, common: &Common) -> Result<(), Failure> {
+    if a.devices.precision != Precision::F32 {
+        return Err(Failure::Input("what is compared must be exact: verify runs in --precision f32 only".to_string()));
+    }
     let options = VerifyOptions {
         strategies: a.devices.split.strategy().into_iter().collect(),
         parts: a.devices.parts,
+        devices: run::devices(&a.devices),
+        hardware: run::planned_for(&a.devices)?,
         threads: a.devices.threads,
         ..VerifyOptions::default()
     };

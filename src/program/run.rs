@@ -3,8 +3,9 @@
 use super::ProgramError;
 use super::read::{ProgramDir, ProgramVariant};
 use crate::lookups::{self, Lookup};
-use crate::runtime::{self, Call, Team, Variant};
+use crate::runtime::{self, Call, DeviceKind, Devices, Engines, Variant};
 use crate::session::{RunError, check_lookups, check_types, count_rows, keeps_rows_apart, order, with_rows};
+use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::{Graph, Tensor};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct ProgramSession<'d> {
     dir: &'d ProgramDir,
-    teams: Vec<Team>,
+    engines: Engines,
     /// Inputs that are positions in tables.
     lookups: Vec<Lookup>,
     /// The loaded variants, by their place in the directory.
@@ -24,11 +25,10 @@ impl<'d> ProgramSession<'d> {
     /// Starts the devices' threads.
     pub fn new(dir: &'d ProgramDir, threads: Option<usize>) -> Result<ProgramSession<'d>, ProgramError> {
         let devices = dir.variants().iter().map(|v| v.programs.len()).max().unwrap_or(1);
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = threads.unwrap_or((cores / devices).max(1));
-        let teams = (0..devices).map(|_| Team::new(threads)).collect::<Result<_, _>>().map_err(RunError::from)?;
+        let devices = if devices == 1 { Devices::one(DeviceKind::Cpu) } else { Devices::two(DeviceKind::Cpu) };
+        let engines = Engines::open(&devices, Precision::F32, threads).map_err(RunError::from)?;
         let lookups = lookups::find(&dir.variants()[0].whole);
-        Ok(ProgramSession { dir, teams, lookups, loaded: Vec::new() })
+        Ok(ProgramSession { dir, engines, lookups, loaded: Vec::new() })
     }
 
     /// What the program takes and gives.
@@ -58,10 +58,8 @@ impl<'d> ProgramSession<'d> {
         let mut outputs: Vec<Tensor> = ports.iter().map(|o| Tensor::zeros(resized(o, padded))).collect();
         if !plan.is_empty() {
             let mut variants: Vec<&mut Variant> = self.loaded.iter_mut().map(|v| &mut v.1).collect();
-            let devices = self.dir.variants().iter().map(|v| v.programs.len()).max().unwrap_or(1);
             let ordered: Vec<&Tensor> = ordered.iter().map(AsRef::as_ref).collect();
-            runtime::run(&mut variants, &self.teams[..devices], &plan, &ordered, &mut outputs)
-                .map_err(RunError::from)?;
+            runtime::run(&mut variants, &plan, &ordered, &mut outputs).map_err(RunError::from)?;
         }
         let cut = |t: Tensor| if batched && t.ty.rank() > 0 { t.slice(0, 0..total) } else { t };
         Ok(ports.iter().map(|o| o.name.to_string()).zip(outputs.into_iter().map(cut)).collect())
@@ -109,8 +107,7 @@ impl<'d> ProgramSession<'d> {
         }
         let dir = self.dir;
         let program = &dir.variants()[variant];
-        let teams = &self.teams[..program.programs.len()];
-        let loaded = Variant::new(program.loadable(), teams, |param| {
+        let loaded = Variant::new(program.loadable(), &self.engines, |param| {
             dir.weight(&program.params[param].name).map_err(|e| RunError::Options(e.to_string()))
         })?;
         self.loaded.push((variant, loaded));

@@ -1,15 +1,13 @@
-//! One CPU device of a program: its memory, its kernels and its commands.
+//! What the runtime needs of a device that has a program loaded, whatever it is.
 
-use super::collective::{self, View};
+use super::collective::{self, Part};
+use super::gpu::DriverError;
 use super::links::{LinkError, Links, Route};
-use super::memory::{OutOfMemory, Region};
-use super::team::Team;
-use crate::kernels;
+use super::memory::OutOfMemory;
 use intwain_codegen::clif::CompileError;
-use intwain_codegen::schedule::CpuCode;
-use intwain_ir::ops::Op;
-use intwain_ir::{Tensor, Type, interp};
-use intwain_passes::program::{Action, Binding, BufferId, Command, DeviceProgram, Home, Loop};
+use intwain_codegen::ptx::EmitError;
+use intwain_ir::interp;
+use intwain_passes::program::{Action, BufferId, Command, DeviceProgram};
 
 /// Why a device could not go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,6 +28,25 @@ pub enum DeviceError {
         /// What happened.
         problem: interp::EvalError,
     },
+    /// A kernel or copy of a GPU failed: a defect, or the GPU's.
+    #[error("layer `{layer}`: {problem}")]
+    Gpu {
+        /// The layer, or what is copied.
+        layer: String,
+        /// What happened.
+        problem: DriverError,
+    },
+}
+
+impl DeviceError {
+    /// Whether the device stopped only because another failed.
+    pub(super) fn is_consequence(&self) -> bool {
+        match self {
+            DeviceError::Link { problem, .. } => *problem == LinkError::Stopped,
+            DeviceError::Gpu { problem, .. } => *problem == DriverError::Stopped,
+            DeviceError::Leaf { .. } => false,
+        }
+    }
 }
 
 /// Why a device could not be set up.
@@ -41,359 +58,63 @@ pub enum LoadError {
     /// A kernel could not be compiled: a defect.
     #[error(transparent)]
     Code(#[from] CompileError),
+    /// A kernel has no PTX: a defect.
+    #[error(transparent)]
+    Ptx(#[from] EmitError),
+    /// A GPU has too little memory or does not take the code.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
 }
 
-/// A command with its addresses.
-struct Ready {
-    /// Operands, then results.
-    args: Vec<*mut u8>,
-}
-
-/// A device's program with memory and kernels.
-pub(crate) struct Device {
-    program: DeviceProgram,
-    code: CpuCode,
-    persistent: Region,
-    arena: Region,
-    /// Rearranged operands, one per command that has one.
-    packed: Region,
-    prepare: Vec<Ready>,
-    step: Vec<Ready>,
-    /// (kernel, source, destination) of every rearrangement.
-    packs: Vec<(usize, *const u8, *mut u8)>,
-    /// The bodies of the loops, in the order of the commands.
-    bodies: Vec<Device>,
-    /// One piece per thread.
-    scratch: Region,
-    scratch_bytes: usize,
-}
-
-// SAFETY: the pointers lead into the regions that the device owns; who runs it runs it alone (`&mut self`).
-unsafe impl Send for Device {}
-
-impl Device {
-    /// Compiles kernels, allocates memory and resolves addresses.
-    pub(crate) fn new(program: DeviceProgram, threads: usize) -> Result<Device, LoadError> {
-        let code = kernels::compile(&program)?;
-        let loops = program.prepare.iter().chain(&program.step).filter_map(|c| match &c.action {
-            Action::Loop(l) => Some(l),
-            Action::Kernel(_) | Action::Leaf(_) | Action::Communicate(_) => None,
-        });
-        let bodies = loops.map(|l| Device::new(l.body.clone(), threads)).collect::<Result<_, _>>()?;
-        let persistent = Region::new(program.persistent_bytes)?;
-        let arena = Region::new(program.arena_bytes)?;
-        let scratch_bytes = (0..program.kernels.len()).map(|k| code.scratch_bytes(k)).max().unwrap_or(0);
-        let scratch_bytes = scratch_bytes.next_multiple_of(super::memory::ALIGNMENT);
-        let scratch = Region::new(scratch_bytes * threads)?;
-        let mut wanted: Vec<(usize, BufferId)> = Vec::new();
-        let mut bytes = 0usize;
-        let mut offsets = Vec::new();
-        for c in program.prepare.iter().chain(&program.step) {
-            if let Some((k, operand, size)) = pack_of(c, &code)
-                && !wanted.contains(&(k, c.reads[operand]))
-            {
-                wanted.push((k, c.reads[operand]));
-                offsets.push(bytes);
-                bytes += size.next_multiple_of(super::memory::ALIGNMENT);
-            }
+impl LoadError {
+    /// Whether the compiler is to blame rather than the machine.
+    pub fn is_defect(&self) -> bool {
+        match self {
+            LoadError::Memory(_) | LoadError::Driver(DriverError::Memory { .. }) => false,
+            LoadError::Code(_) | LoadError::Ptx(_) | LoadError::Driver(_) => true,
         }
-        let packed = Region::new(bytes)?;
-        let mut device = Device {
-            program,
-            code,
-            persistent,
-            arena,
-            packed,
-            prepare: Vec::new(),
-            step: Vec::new(),
-            packs: Vec::new(),
-            bodies,
-            scratch,
-            scratch_bytes,
-        };
-        let at = |d: &Device, k: usize, b: BufferId| {
-            wanted.iter().position(|w| *w == (k, b)).map(|i| d.packed.at(offsets[i]))
-        };
-        let ready = |d: &Device, c: &Command| {
-            let mut args: Vec<*mut u8> = c.reads.iter().chain(&c.writes).map(|b| d.address(*b)).collect();
-            if let Some((k, operand, _)) = pack_of(c, &d.code)
-                && let Some(p) = at(d, k, c.reads[operand])
-            {
-                args[operand] = p;
-            }
-            Ready { args }
-        };
-        device.prepare = device.program.prepare.iter().map(|c| ready(&device, c)).collect();
-        device.step = device.program.step.iter().map(|c| ready(&device, c)).collect();
-        device.packs = wanted
-            .iter()
-            .zip(&offsets)
-            .map(|((k, b), o)| (*k, device.address(*b).cast_const(), device.packed.at(*o)))
-            .collect();
-        Ok(device)
     }
+}
 
+/// A device with a program: its memory, its kernels and its commands.
+pub(super) trait Device: Send {
     /// Memory held, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        let own = self.persistent.len() + self.arena.len() + self.packed.len() + self.scratch.len();
-        own + self.bodies.iter().map(Device::bytes).sum::<usize>()
-    }
+    fn bytes(&self) -> usize;
 
-    pub(crate) fn program(&self) -> &DeviceProgram {
-        &self.program
-    }
+    /// Fills a buffer from a tensor of the host, or from the device's part of it.
+    ///
+    /// # Safety
+    /// `from` points to a tensor of the buffer's type, or to one of which the buffer is the part.
+    unsafe fn put(&mut self, id: BufferId, part: Option<&Part>, from: *const u8) -> Result<(), DeviceError>;
 
-    fn address(&self, id: BufferId) -> *mut u8 {
-        let b = &self.program.buffers[id.0 as usize];
-        match b.home {
-            Home::Persistent => self.persistent.at(b.offset),
-            Home::Arena => self.arena.at(b.offset),
-        }
-    }
+    /// Copies a buffer to a tensor of the host, or to the device's part of it.
+    ///
+    /// # Safety
+    /// `to` points to a tensor of the buffer's type, or to one of which the buffer is the part; nobody else touches those
+    /// bytes meanwhile.
+    unsafe fn take(&mut self, id: BufferId, part: Option<&Part>, to: *mut u8) -> Result<(), DeviceError>;
 
-    fn ty(&self, id: BufferId) -> &Type {
-        &self.program.buffers[id.0 as usize].ty
-    }
-
-    /// Writes a weight. Runs before `prepare`.
-    pub(crate) fn write(&mut self, binding: &Binding, bytes: &[u8]) {
-        let len = self.ty(binding.buffer).bytes();
-        assert_eq!(len, bytes.len(), "`{}` has another size", binding.name);
-        // SAFETY: the buffer has that many bytes, and nobody else runs the device.
-        unsafe { self.address(binding.buffer).copy_from_nonoverlapping(bytes.as_ptr(), len) };
-    }
-
-    /// Address and type of a binding's buffer.
-    pub(crate) fn buffer(&self, id: BufferId) -> (*mut u8, &Type) {
-        (self.address(id), self.ty(id))
-    }
-
-    /// Runs what depends on weights only, and rearranges operands for their kernels.
-    pub(crate) fn run_prepare(&mut self, team: &Team, links: &Links) -> Result<(), DeviceError> {
-        self.prepare_bodies(team, links, Known::Weights)?;
-        let mut next_loop = 0;
-        for (c, r) in self.program.prepare.iter().zip(&self.prepare) {
-            // Its operand may be what the command before has made.
-            self.rearrange(|to| r.args.contains(&to));
-            self.run(std::slice::from_ref(c), std::slice::from_ref(r), next_loop, team, links)?;
-            next_loop += usize::from(matches!(c.action, Action::Loop(_)));
-        }
-        self.prepare_bodies(team, links, Known::All)?;
-        self.rearrange(|_| true);
-        Ok(())
-    }
-
-    /// Rearranges operands, by where their rearranged copies are.
-    fn rearrange(&self, wanted: impl Fn(*mut u8) -> bool) {
-        for &(k, from, to) in self.packs.iter().filter(|(_, _, to)| wanted(*to)) {
-            // SAFETY: addresses of an operand and of the room reserved for its copy.
-            unsafe { self.code.pack(k, from, to) };
-        }
-    }
+    /// Runs what depends on weights only. The weights are in their buffers.
+    fn prepare(&mut self, links: &Links) -> Result<(), DeviceError>;
 
     /// Runs the commands of a call. Inputs are in their buffers.
-    pub(crate) fn run_step(&mut self, team: &Team, links: &Links) -> Result<(), DeviceError> {
-        let first = loops(&self.program.prepare);
-        self.run(&self.program.step, &self.step, first, team, links)?;
-        for (state, next) in &self.program.states {
-            if let Some(next) = next {
-                let (from, to) = (self.address(*next), self.address(state.buffer));
-                // SAFETY: both have the state's type; the verifier checks it.
-                unsafe { to.copy_from(from, self.ty(*next).bytes()) };
-            }
-        }
-        Ok(())
-    }
+    fn step(&mut self, links: &Links) -> Result<(), DeviceError>;
 
-    /// Gives the bodies of the loops the tensors that are known when weights load. Loops among the `prepare` commands
-    /// read weights only; those of the step may also read what the `prepare` commands make.
-    fn prepare_bodies(&mut self, team: &Team, links: &Links, known: Known) -> Result<(), DeviceError> {
-        let early = loops(&self.program.prepare);
-        let commands = match known {
-            Known::Weights => &self.program.prepare,
-            Known::All => &self.program.step,
-        };
-        let mut body = match known {
-            Known::Weights => 0,
-            Known::All => early,
-        };
-        for c in commands {
-            let Action::Loop(l) = &c.action else { continue };
-            for (read, param) in c.reads.iter().zip(&l.params) {
-                if self.program.buffers[read.0 as usize].home == Home::Persistent {
-                    let (from, ty) = self.buffer(*read);
-                    let (to, _) = self.bodies[body].buffer(*param);
-                    // SAFETY: operand and parameter have one type, in memories of their own.
-                    unsafe { to.copy_from_nonoverlapping(from, ty.bytes()) };
-                }
-            }
-            self.bodies[body].run_prepare(team, links)?;
-            body += 1;
-        }
-        Ok(())
-    }
-
-    /// Runs commands; `next_loop` numbers the body of the first loop among them.
-    fn run(
-        &self,
-        commands: &[Command],
-        ready: &[Ready],
-        mut next_loop: usize,
-        team: &Team,
-        links: &Links,
-    ) -> Result<(), DeviceError> {
-        for (c, r) in commands.iter().zip(ready) {
-            links.beat();
-            match &c.action {
-                Action::Loop(l) => {
-                    self.repeat(l, &self.bodies[next_loop], r, team, links)?;
-                    next_loop += 1;
-                }
-                Action::Kernel(k) => self.launch(*k, r, team),
-                Action::Leaf(op) => self.leaf(op, c)?,
-                Action::Communicate(op) => {
-                    let operand = c.reads.first().map(|b| View { ty: self.ty(*b), at: r.args[0] });
-                    let result = c.writes.first().map(|b| View { ty: self.ty(*b), at: r.args[c.reads.len()] });
-                    // SAFETY: buffers of this device, which runs one command at a time.
-                    unsafe { collective::perform(op, self.program.device, links, operand, result) }
-                        .map_err(|problem| DeviceError::Link { layer: c.origin.to_string(), problem })?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn launch(&self, k: usize, ready: &Ready, team: &Team) {
-        /// What the tasks of a kernel share.
-        struct Shared<'a> {
-            args: &'a [*mut u8],
-            scratch: *mut u8,
-            scratch_bytes: usize,
-        }
-        // SAFETY: tasks write disjoint bytes, and each thread has its own scratch.
-        unsafe impl Sync for Shared<'_> {}
-        impl Shared<'_> {
-            fn run(&self, code: &CpuCode, k: usize, tasks: std::ops::Range<usize>, member: usize) {
-                // SAFETY: scratch has a piece for every member of the team; addresses are those of buffers of the
-                // kernel's types, and the plan keeps results apart from operands.
-                unsafe {
-                    let start = self.scratch.add(member * self.scratch_bytes);
-                    let scratch = std::slice::from_raw_parts_mut(start, self.scratch_bytes);
-                    code.run(k, self.args, tasks, scratch);
-                }
-            }
-        }
-        let code = &self.code;
-        let shared = Shared { args: &ready.args, scratch: self.scratch.at(0), scratch_bytes: self.scratch_bytes };
-        team.run(code.tasks(k), &|tasks, member| shared.run(code, k, tasks, member));
-    }
-
-    /// Runs the steps of a loop: states and the positions of the sequences go into the body's buffers, new states and
-    /// stacked results come out of them.
-    fn repeat(&self, l: &Loop, body: &Device, ready: &Ready, team: &Team, links: &Links) -> Result<(), DeviceError> {
-        let (operands, results) = ready.args.split_at(l.params.len());
-        let first_whole = l.states + l.sequences;
-        let copy = |from: *const u8, to: *mut u8, bytes: usize| {
-            // SAFETY: buffers of the types that the verifier has compared; bodies have memory of their own.
-            unsafe { to.copy_from_nonoverlapping(from, bytes) };
-        };
-        let at = |base: *mut u8, step: usize, bytes: usize| base.wrapping_add(step * bytes);
-        let param = |i: usize| body.buffer(l.params[i]);
-        for i in (0..l.states).chain(first_whole..l.params.len()) {
-            let (to, ty) = param(i);
-            copy(operands[i], to, ty.bytes());
-        }
-        for step in 0..l.count {
-            for (i, operand) in operands.iter().enumerate().take(first_whole).skip(l.states) {
-                let (to, ty) = param(i);
-                copy(at(*operand, step, ty.bytes()), to, ty.bytes());
-            }
-            body.run(&body.program.step, &body.step, loops(&body.program.prepare), team, links)?;
-            for (o, result) in body.program.outputs.iter().zip(results).skip(l.states) {
-                let (from, ty) = body.buffer(o.buffer);
-                copy(from, at(*result, step, ty.bytes()), ty.bytes());
-            }
-            // New states may be the old ones of other states, so all leave before any enters.
-            for (o, result) in body.program.outputs.iter().zip(results).take(l.states) {
-                let (from, ty) = body.buffer(o.buffer);
-                copy(from, *result, ty.bytes());
-            }
-            for (i, result) in results.iter().enumerate().take(l.states) {
-                let (to, ty) = param(i);
-                copy(*result, to, ty.bytes());
-            }
-        }
-        if l.count == 0 {
-            for i in 0..l.states {
-                copy(operands[i], results[i], param(i).1.bytes());
-            }
-        }
-        Ok(())
-    }
-
-    fn leaf(&self, op: &Op, c: &Command) -> Result<(), DeviceError> {
-        let operands: Vec<Tensor> = c
-            .reads
-            .iter()
-            // SAFETY: buffers of this device, which runs one command at a time.
-            .map(|b| unsafe { tensor(self.ty(*b), self.address(*b)) })
-            .collect();
-        let operands: Vec<&Tensor> = operands.iter().collect();
-        let types: Vec<Type> = c.writes.iter().map(|b| self.ty(*b).clone()).collect();
-        let results = op
-            .eval(&operands, &types, &mut interp::Alone)
-            .map_err(|problem| DeviceError::Leaf { layer: c.origin.to_string(), problem })?;
-        for (t, b) in results.iter().zip(&c.writes) {
-            // SAFETY: as above; the result has the buffer's type.
-            unsafe { self.address(*b).copy_from_nonoverlapping(t.data.as_ptr(), t.data.len()) };
-        }
-        Ok(())
-    }
-
-    /// The messages that the device sends, with their sizes.
-    pub(crate) fn routes(program: &DeviceProgram) -> Vec<(Route, usize)> {
-        let ty = |b: &BufferId| &program.buffers[b.0 as usize].ty;
-        program
-            .prepare
-            .iter()
-            .chain(&program.step)
-            .filter_map(|c| match &c.action {
-                Action::Communicate(op) => Some(collective::routes(op, program.device, c.reads.first().map(ty))),
-                Action::Kernel(_) | Action::Leaf(_) | Action::Loop(_) => None,
-            })
-            .flatten()
-            .collect()
-    }
+    /// Makes the device usable after a call has failed somewhere.
+    fn reset(&mut self) -> Result<(), DeviceError>;
 }
 
-/// The kernel of a command that wants an operand rearranged: kernel, operand, size.
-fn pack_of(c: &Command, code: &CpuCode) -> Option<(usize, usize, usize)> {
-    match c.action {
-        Action::Kernel(k) => code.packed(k).map(|p| (k, p.operand, p.bytes)),
-        Action::Leaf(_) | Action::Communicate(_) | Action::Loop(_) => None,
-    }
-}
-
-/// What is known when loops are prepared.
-#[derive(Clone, Copy)]
-enum Known {
-    /// The weights.
-    Weights,
-    /// The weights, and what the `prepare` commands have made of them.
-    All,
+/// The messages that a device sends, with their sizes.
+pub(super) fn routes(program: &DeviceProgram) -> Vec<(Route, usize)> {
+    let ty = |b: &BufferId| &program.buffers[b.0 as usize].ty;
+    let sent = |c: &Command| match &c.action {
+        Action::Communicate(op) => collective::routes(op, program.device, c.reads.first().map(ty)),
+        Action::Kernel(_) | Action::Leaf(_) | Action::Loop(_) => Vec::new(),
+    };
+    program.prepare.iter().chain(&program.step).flat_map(sent).collect()
 }
 
 /// Number of loops among commands.
-fn loops(commands: &[Command]) -> usize {
+pub(super) fn loops(commands: &[Command]) -> usize {
     commands.iter().filter(|c| matches!(c.action, Action::Loop(_))).count()
-}
-
-/// A copy of a tensor in memory.
-///
-/// # Safety
-/// `at` points to a tensor of type `ty`.
-unsafe fn tensor(ty: &Type, at: *const u8) -> Tensor {
-    // SAFETY: by the caller's promise.
-    let data = unsafe { std::slice::from_raw_parts(at, ty.bytes()) }.to_vec();
-    Tensor { ty: ty.clone(), data }
 }

@@ -1,11 +1,15 @@
-//! Runs programs on CPU devices: memory, threads, messages between devices, and calls.
+//! Runs programs on devices: memory, threads, messages between devices, and calls.
 //!
 //! A `Variant` is a program for one number of rows, on one or two devices. Each device runs the calls of a request
-//! one after another on its own threads; nothing but messages makes a device wait for the other, so calls of a
+//! one after another, driven by a thread of its own; nothing but messages makes a device wait for the other, so calls of a
 //! pipeline overlap.
 
 mod collective;
+mod cpu;
 mod device;
+mod devices;
+mod engine;
+mod gpu;
 mod links;
 mod memory;
 mod team;
@@ -13,25 +17,41 @@ mod team;
 mod tests;
 
 pub use device::{DeviceError, LoadError};
+pub use devices::{DeviceKind, Devices, DevicesError};
+pub use engine::OpenError;
+pub use gpu::DriverError;
 pub use links::LinkError;
 pub use memory::OutOfMemory;
 
-pub(crate) use team::Team;
+pub(crate) use engine::Engines;
 
 use crate::driver::{Loadable, Port};
 use collective::Part;
 use device::Device;
+use gpu::Driver;
 use intwain_ir::{Layout, Tensor, Type};
-use intwain_passes::program::BufferId;
+use intwain_passes::program::{Binding, BufferId, DeviceProgram};
 use links::Links;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A program with memory and threads, for one number of rows.
 pub(crate) struct Variant {
-    devices: Vec<Device>,
+    devices: Vec<Box<dyn Device>>,
+    /// Those of GPUs.
+    drivers: Vec<Arc<dyn Driver>>,
     links: Links,
     inputs: Vec<Place>,
     outputs: Vec<Place>,
+    state: State,
+}
+
+/// Whether what devices have exchanged is consistent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Sound,
+    /// A call failed somewhere.
+    Broken,
 }
 
 impl std::fmt::Debug for Variant {
@@ -54,45 +74,39 @@ impl Variant {
     /// Allocates memory for a compiled graph. `weight` gives the weights by position among the graph's parameters.
     pub(crate) fn new<E: From<LoadError> + From<DeviceError>>(
         compiled: Loadable<'_>,
-        teams: &[Team],
+        engines: &Engines,
         mut weight: impl FnMut(usize) -> Result<Tensor, E>,
     ) -> Result<Variant, E> {
-        let routes = compiled.programs.iter().flat_map(Device::routes);
-        let links = Links::new(routes).map_err(LoadError::from)?;
-        let mut devices = Vec::new();
-        for (program, team) in compiled.programs.iter().zip(teams) {
-            devices.push(Device::new(program.clone(), team.threads())?);
-        }
-        let find = |name: &str, list: fn(&Device) -> &[intwain_passes::program::Binding]| {
-            devices.iter().map(|d| list(d).iter().find(|b| *b.name == *name).map(|b| b.buffer)).collect()
-        };
-        let place = |port: &Port, list: fn(&Device) -> &[intwain_passes::program::Binding]| Place {
+        let programs = compiled.programs;
+        let links = Links::new(engines.routes(programs)).map_err(LoadError::from)?;
+        let mut devices = engines.load(programs)?;
+        let buffer = |list: &[Binding], port: &Port| list.iter().find(|b| b.name == port.name).map(|b| b.buffer);
+        let place = |port: &Port, list: fn(&DeviceProgram) -> &[Binding]| Place {
             port: port.clone(),
-            buffers: find(&port.name, list),
+            buffers: programs.iter().map(|p| buffer(list(p), port)).collect(),
         };
         let is_input = |p: &&Port| compiled.graph.inputs().any(|i| *i.name == *p.name);
-        let inputs = compiled.params.iter().filter(is_input).map(|p| place(p, |d| &d.program().inputs)).collect();
-        let outputs = compiled.outputs.iter().map(|p| place(p, |d| &d.program().outputs)).collect();
+        let inputs = compiled.params.iter().filter(is_input).map(|p| place(p, |d| &d.inputs)).collect();
+        let outputs = compiled.outputs.iter().map(|p| place(p, |d| &d.outputs)).collect();
         for (i, port) in compiled.params.iter().enumerate() {
-            let holders: Vec<usize> = (0..devices.len())
-                .filter(|&d| devices[d].program().weights.iter().any(|b| *b.name == *port.name))
-                .collect();
+            let holders = programs.iter().map(|p| buffer(&p.weights, port)).enumerate();
+            let holders: Vec<(usize, BufferId)> = holders.filter_map(|(d, b)| Some((d, b?))).collect();
             if holders.is_empty() {
                 continue;
             }
             let whole = weight(i)?;
-            for d in holders {
-                let binding = devices[d].program().weights.iter().find(|b| *b.name == *port.name).cloned();
-                if let Some(b) = binding {
-                    let part = whole.part(&port.layout, d);
-                    devices[d].write(&b, &part.data);
-                }
+            for (d, id) in holders {
+                let part = whole.part(&port.layout, d);
+                assert_eq!(part.ty, programs[d].buffers[id.0 as usize].ty, "`{}` has another type", port.name);
+                // SAFETY: the tensor has the buffer's type.
+                unsafe { devices[d].put(id, None, part.data.as_ptr()) }?;
             }
         }
-        for (d, team) in devices.iter_mut().zip(teams) {
-            d.run_prepare(team, &links)?;
+        for d in &mut devices {
+            d.prepare(&links)?;
         }
-        Ok(Variant { devices, links, inputs, outputs })
+        let drivers = engines.drivers().to_vec();
+        Ok(Variant { devices, drivers, links, inputs, outputs, state: State::Sound })
     }
 
     /// Whether the host's tensors have what a call reads and writes.
@@ -115,9 +129,19 @@ impl Variant {
         counts && self.inputs.iter().zip(inputs).chain(self.outputs.iter().zip(outputs)).all(|(p, t)| fit(p, t))
     }
 
+    /// Makes the devices and what is between them usable again where a call has failed.
+    fn reset(&mut self) -> Result<(), DeviceError> {
+        self.links.reset();
+        if self.state == State::Broken {
+            self.devices.iter_mut().try_for_each(|d| d.reset())?;
+            self.state = State::Sound;
+        }
+        Ok(())
+    }
+
     /// Memory held by each device, in bytes.
     pub(crate) fn bytes(&self) -> Vec<usize> {
-        self.devices.iter().map(Device::bytes).collect()
+        self.devices.iter().map(|d| d.bytes()).collect()
     }
 }
 
@@ -134,7 +158,6 @@ pub(crate) struct Call {
 /// no rows they are of the types of its ports, else of those types but for the number of rows.
 pub(crate) fn run(
     variants: &mut [&mut Variant],
-    teams: &[Team],
     calls: &[Call],
     inputs: &[&Tensor],
     outputs: &mut [Tensor],
@@ -146,18 +169,33 @@ pub(crate) fn run(
             "tensors of other types than the program's"
         );
     }
+    variants.iter_mut().try_for_each(|v| v.reset())?;
+    let done = run_devices(variants, calls, inputs, outputs);
+    if done.is_err() {
+        variants.iter_mut().for_each(|v| v.state = State::Broken);
+    }
+    done
+}
+
+/// Runs each device's part of the calls in a thread of its own.
+fn run_devices(
+    variants: &mut [&mut Variant],
+    calls: &[Call],
+    inputs: &[&Tensor],
+    outputs: &mut [Tensor],
+) -> Result<(), DeviceError> {
     let outputs: Vec<Host> = outputs.iter_mut().map(Host::new).collect();
     // For each device, its half of every variant; a variant may use fewer devices than another.
-    let mut halves: Vec<Vec<Option<&mut Device>>> = (0..teams.len()).map(|_| Vec::new()).collect();
+    let devices = variants.iter().map(|v| v.devices.len()).max().unwrap_or(0);
+    let mut halves: Vec<Vec<Option<&mut Box<dyn Device>>>> = (0..devices).map(|_| Vec::new()).collect();
     let mut shared: Vec<Shared<'_>> = Vec::new();
     for v in variants.iter_mut() {
-        v.links.reset();
         let mut own = v.devices.iter_mut();
         halves.iter_mut().for_each(|half| half.push(own.next()));
-        shared.push(Shared { links: &v.links, inputs: &v.inputs, outputs: &v.outputs });
+        shared.push(Shared { drivers: &v.drivers, links: &v.links, inputs: &v.inputs, outputs: &v.outputs });
     }
     let hosts = (inputs, &outputs[..]);
-    let work = |index: usize, half| serve(index, half, &teams[index], calls, &shared, hosts);
+    let work = |index: usize, half| serve(index, half, calls, &shared, hosts);
     let work = &work;
     let mut halves = halves.into_iter().enumerate();
     let first = halves.next();
@@ -169,15 +207,15 @@ pub(crate) fn run(
         results
     });
     // A device that fails stops the others: report the cause.
-    let stopped = |e: &DeviceError| matches!(e, DeviceError::Link { problem: LinkError::Stopped, .. });
     let mut errors: Vec<DeviceError> = results.into_iter().filter_map(Result::err).collect();
-    errors.sort_by_key(stopped);
+    errors.sort_by_key(DeviceError::is_consequence);
     errors.into_iter().next().map_or(Ok(()), Err)
 }
 
 /// What the devices of a variant share.
 #[derive(Clone, Copy)]
 struct Shared<'v> {
+    drivers: &'v [Arc<dyn Driver>],
     links: &'v Links,
     inputs: &'v [Place],
     outputs: &'v [Place],
@@ -188,26 +226,28 @@ struct Alarm<'s>(&'s [Shared<'s>]);
 
 impl Drop for Alarm<'_> {
     fn drop(&mut self) {
-        self.0.iter().for_each(|s| s.links.stop());
+        for shared in self.0 {
+            shared.links.stop();
+            shared.drivers.iter().for_each(|d| d.stop());
+        }
     }
 }
 
 /// One device's work on all calls, with its half of every variant.
 fn serve(
     index: usize,
-    mut half: Vec<Option<&mut Device>>,
-    team: &Team,
+    mut half: Vec<Option<&mut Box<dyn Device>>>,
     calls: &[Call],
     shared: &[Shared<'_>],
     (inputs, outputs): (&[&Tensor], &[Host]),
 ) -> Result<(), DeviceError> {
     let alarm = Alarm(shared);
     for call in calls {
-        let Shared { links, inputs: ins, outputs: outs } = shared[call.variant];
+        let Shared { links, inputs: ins, outputs: outs, .. } = shared[call.variant];
         let Some(device) = &mut half[call.variant] else { continue };
-        copy_in(device, index, ins, inputs, &call.rows);
-        device.run_step(team, links)?;
-        copy_out(device, index, outs, outputs, &call.rows);
+        copy_in(&mut ***device, index, ins, inputs, &call.rows)?;
+        device.step(links)?;
+        copy_out(&mut ***device, index, outs, outputs, &call.rows)?;
     }
     std::mem::forget(alarm);
     Ok(())
@@ -236,44 +276,51 @@ fn row_offset(ty: &Type, rows: &Rows) -> usize {
     })
 }
 
-/// Copies a call's inputs, or the device's parts of them, to the device.
-fn copy_in(device: &Device, index: usize, places: &[Place], inputs: &[&Tensor], rows: &Rows) {
-    for (place, host) in places.iter().zip(inputs) {
-        let Some(id) = place.buffers[index] else { continue };
-        let (to, ty) = device.buffer(id);
-        let from = host.data[row_offset(&host.ty, rows)..].as_ptr();
-        match &place.port.layout {
-            Layout::Split { dim, sizes } => {
-                let part = Part::new(&place.port.ty.shape, *dim, sizes, index, ty.dtype);
-                // SAFETY: the call's rows have the port's type; the buffer has the part's.
-                unsafe { part.read(from, to) };
-            }
-            // SAFETY: the buffer has the port's type.
-            Layout::Replicated | Layout::On(_) | Layout::Partial(_) => unsafe {
-                to.copy_from_nonoverlapping(from, ty.bytes());
-            },
-        }
+/// Device `index`'s part of a port; `None` where it has the whole tensor.
+fn part(port: &Port, index: usize) -> Option<Part> {
+    match &port.layout {
+        Layout::Split { dim, sizes } => Some(Part::new(&port.ty.shape, *dim, sizes, index, port.ty.dtype)),
+        Layout::Replicated | Layout::On(_) | Layout::Partial(_) => None,
     }
 }
 
+/// Copies a call's inputs, or the device's parts of them, to the device.
+fn copy_in(
+    device: &mut dyn Device,
+    index: usize,
+    places: &[Place],
+    inputs: &[&Tensor],
+    rows: &Rows,
+) -> Result<(), DeviceError> {
+    for (place, host) in places.iter().zip(inputs) {
+        let Some(id) = place.buffers[index] else { continue };
+        let from = host.data[row_offset(&host.ty, rows)..].as_ptr();
+        // SAFETY: the call's rows have the port's type, of which the buffer has the device's part.
+        unsafe { device.put(id, part(&place.port, index).as_ref(), from) }?;
+    }
+    Ok(())
+}
+
 /// Copies a call's outputs, or the device's parts of them, to the host. Equal copies are taken from device 0.
-fn copy_out(device: &Device, index: usize, places: &[Place], outputs: &[Host], rows: &Rows) {
+fn copy_out(
+    device: &mut dyn Device,
+    index: usize,
+    places: &[Place],
+    outputs: &[Host],
+    rows: &Rows,
+) -> Result<(), DeviceError> {
     for (place, host) in places.iter().zip(outputs) {
         let Some(id) = place.buffers[index] else { continue };
-        let (from, ty) = device.buffer(id);
-        // SAFETY: the offset is that of a row of the tensor.
-        let to = unsafe { host.at.add(row_offset(&host.ty, rows)) };
         match &place.port.layout {
-            Layout::Split { dim, sizes } => {
-                let part = Part::new(&place.port.ty.shape, *dim, sizes, index, ty.dtype);
-                // SAFETY: parts of different devices are disjoint.
-                unsafe { part.write(from, to) };
-            }
-            Layout::Replicated | Layout::Partial(_) if index != 0 => {}
-            // SAFETY: the call's rows of the host have the buffer's type, and only this device writes them.
-            Layout::Replicated | Layout::On(_) | Layout::Partial(_) => unsafe {
-                to.copy_from_nonoverlapping(from, ty.bytes());
-            },
+            Layout::Replicated | Layout::Partial(_) if index != 0 => continue,
+            Layout::Split { .. } | Layout::Replicated | Layout::On(_) | Layout::Partial(_) => {}
+        }
+        // SAFETY: the offset is that of a row of the tensor, whose rows of this call have the port's type. Parts of
+        // different devices are disjoint, and only this device writes the whole ones.
+        unsafe {
+            let to = host.at.add(row_offset(&host.ty, rows));
+            device.take(id, part(&place.port, index).as_ref(), to)?;
         }
     }
+    Ok(())
 }

@@ -1,8 +1,9 @@
 //! Whole graphs on one and two CPU devices against the interpreter.
 
-use super::{Call, LoadError, Team, Variant, run};
+use super::{Call, DeviceKind, Devices, Engines, LoadError, Variant, run};
 use crate::driver;
 use crate::runtime::DeviceError;
+use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::scalar::{Binary, Reduce};
 use intwain_ir::{DType, Graph, Rows, Tensor, Trainable, Type, interp, ops};
 use intwain_passes::Timings;
@@ -37,6 +38,11 @@ fn model(rows: usize) -> Graph {
     g
 }
 
+fn engines(devices: usize, threads: usize) -> Engines {
+    let devices = Devices::new(DeviceKind::Cpu, 0..devices as u32).unwrap();
+    Engines::open(&devices, Precision::F32, Some(threads)).unwrap()
+}
+
 fn numbers(ty: &Type, seed: usize) -> Tensor {
     let n = ty.shape.elements();
     let v: Vec<f32> = (0..n).map(|i| (((i + seed) * 7919 % 127) as f32 - 63.0) / 64.0).collect();
@@ -62,15 +68,15 @@ fn every_strategy_gives_the_interpreter_s_values() {
             };
             let target = crate::kernels::target();
             let compiled = driver::lower(graph, plan, &target, &mut timings, &mut |_, _| {}).unwrap();
-            let teams: Vec<Team> = compiled.programs.iter().map(|_| Team::new(2).unwrap()).collect();
+            let engines = engines(compiled.programs.len(), 2);
             let by_name = |i: usize| {
                 let at = whole.params.iter().position(|p| p.name == compiled.params[i].name).unwrap();
                 args[at].clone()
             };
-            let mut variant = Variant::new::<Failed>(compiled.loadable(), &teams, |i| Ok(by_name(i))).unwrap();
+            let mut variant = Variant::new::<Failed>(compiled.loadable(), &engines, |i| Ok(by_name(i))).unwrap();
             let mut out: Vec<Tensor> = want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
             let calls = vec![Call { variant: 0, rows: Some(0..rows) }; 3];
-            run(&mut [&mut variant], &teams, &calls, &[&args[0]], &mut out).unwrap();
+            run(&mut [&mut variant], &calls, &[&args[0]], &mut out).unwrap();
             for (got, want) in out.iter().zip(&want) {
                 match strategy {
                     Strategy::One | Strategy::Data | Strategy::Pipeline => {
@@ -125,11 +131,11 @@ fn loops_give_the_interpreter_s_bits() {
         let ask = place::Options { strategy: Some(strategy), ..place::Options::default() };
         let plan = driver::plan(&graph, &hardware, ask, &mut timings).unwrap();
         let compiled = driver::lower(graph, plan, &crate::kernels::target(), &mut timings, &mut |_, _| {}).unwrap();
-        let teams: Vec<Team> = compiled.programs.iter().map(|_| Team::new(1).unwrap()).collect();
-        let mut variant = Variant::new::<Failed>(compiled.loadable(), &teams, |i| Ok(args[i].clone())).unwrap();
+        let engines = engines(compiled.programs.len(), 1);
+        let mut variant = Variant::new::<Failed>(compiled.loadable(), &engines, |i| Ok(args[i].clone())).unwrap();
         let mut out: Vec<Tensor> = want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
         let calls = vec![Call { variant: 0, rows: Some(0..5) }; 2];
-        run(&mut [&mut variant], &teams, &calls, &[&args[0]], &mut out).unwrap();
+        run(&mut [&mut variant], &calls, &[&args[0]], &mut out).unwrap();
         assert_eq!(out, want, "{strategy}");
     }
 }
@@ -144,11 +150,11 @@ fn check_alone(whole: &Graph, inputs: usize) {
     let ask = place::Options { strategy: Some(Strategy::One), ..place::Options::default() };
     let plan = driver::plan(&graph, &hardware, ask, &mut timings).unwrap();
     let compiled = driver::lower(graph, plan, &crate::kernels::target(), &mut timings, &mut |_, _| {}).unwrap();
-    let teams = [Team::new(2).unwrap()];
-    let mut variant = Variant::new::<Failed>(compiled.loadable(), &teams, |i| Ok(args[i].clone())).unwrap();
+    let engines = engines(1, 2);
+    let mut variant = Variant::new::<Failed>(compiled.loadable(), &engines, |i| Ok(args[i].clone())).unwrap();
     let mut out: Vec<Tensor> = want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
     let calls = vec![Call { variant: 0, rows: None }; 2];
-    run(&mut [&mut variant], &teams, &calls, &args[..inputs].iter().collect::<Vec<_>>(), &mut out).unwrap();
+    run(&mut [&mut variant], &calls, &args[..inputs].iter().collect::<Vec<_>>(), &mut out).unwrap();
     assert_eq!(out, want);
 }
 

@@ -11,14 +11,16 @@ mod report;
 pub use report::{Execution, ProgramVerdict, VerifyReport};
 
 use crate::driver::{self, CompileError, Compiled, Loadable};
+use crate::kernels;
 use crate::program::{ProgramDir, ProgramError};
-use crate::runtime::{self, Call, Team, Variant};
-use crate::session::RunError;
+use crate::runtime::{self, Call, DeviceKind, Devices, Engines, Variant};
+use crate::session::{self, RunError};
+use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::{Graph, ParamKind, Tensor, interp};
 use intwain_passes::Timings;
 use intwain_passes::check;
 use intwain_passes::check::placement::Interface;
-use intwain_passes::hardware::Catalogue;
+use intwain_passes::hardware::Hardware;
 use intwain_passes::place::{self, PlaceError, Strategy, Verdict};
 use intwain_passes::program::DeviceProgram;
 use report::ALLOWED;
@@ -50,22 +52,39 @@ pub struct VerifyOptions {
     pub strategies: Vec<Strategy>,
     /// Rows per device of a data split; elsewhere their ratio.
     pub parts: Option<[usize; 2]>,
-    /// Threads per device; `None`: half of the cores.
+    /// Where the divided programs are run. CPU devices are spared what the interpreter can run.
+    pub devices: Devices,
+    /// What programs are planned for; `None`: what the devices are, or stand for.
+    pub hardware: Option<Hardware>,
+    /// Threads per CPU device; `None`: the machine's cores divided by the devices.
     pub threads: Option<usize>,
     /// Graphs with at most so many scalar operations are run by the reference interpreter, others by compiled kernels.
     pub interpreted_flops: u64,
 }
 
+impl VerifyOptions {
+    fn hardware(&self) -> Hardware {
+        self.hardware.clone().unwrap_or_else(|| session::hardware_of(self.devices.kind()))
+    }
+}
+
 impl Default for VerifyOptions {
     fn default() -> VerifyOptions {
-        VerifyOptions { strategies: Vec::new(), parts: None, threads: None, interpreted_flops: 20_000_000 }
+        VerifyOptions {
+            strategies: Vec::new(),
+            parts: None,
+            devices: Devices::two(DeviceKind::Cpu),
+            hardware: None,
+            threads: None,
+            interpreted_flops: 20_000_000,
+        }
     }
 }
 
 /// Tells what is verified now.
 pub type Progress<'a> = &'a mut dyn FnMut(&str);
 
-/// Verifies the splits of a model's graph on two CPU devices.
+/// Verifies the splits of a model's graph over the devices; on one device, that it computes what the graph says.
 pub fn verify(
     graph: &Graph,
     options: &VerifyOptions,
@@ -73,7 +92,15 @@ pub fn verify(
     progress: Progress<'_>,
 ) -> Result<VerifyReport, VerifyError> {
     let graph = driver::prepare(graph.clone(), timings, &mut |_, _| {})?;
-    let strategies = if options.strategies.is_empty() { &Strategy::ALL[1..] } else { &options.strategies[..] };
+    let strategies = match (&options.strategies[..], options.devices.count()) {
+        ([], 1) | ([Strategy::One], 1) => &[Strategy::One],
+        (asked, 1) => {
+            let (asked, devices) = (asked.iter().map(|s| s.name()).collect::<Vec<_>>().join(", "), &options.devices);
+            return Err(RunError::Options(format!("{asked}: needs two devices, {devices} is one")).into());
+        }
+        ([], _) => &Strategy::ALL[1..],
+        (asked, _) => asked,
+    };
     let mut whole = Whole::new(&graph, options);
     let mut programs = Vec::new();
     for &strategy in strategies {
@@ -104,7 +131,7 @@ pub fn verify_directory(
         let mut whole = Whole::new(&v.whole, options);
         let judged = Judged {
             strategy: name,
-            promised_equal: !split_sums(&v.locals),
+            promised_equal: whole.promised_equal(!split_sums(&v.locals)),
             interface: &v.interface,
             locals: &v.locals,
             program: v.loadable(),
@@ -136,15 +163,15 @@ fn compiled(
     options: &VerifyOptions,
     timings: &mut Timings,
 ) -> Result<Compiled, CompileError> {
-    let hardware = Catalogue::built_in().get("cpu").expect("the catalogue has the CPU");
     let ask = place::Options {
         strategy: Some(strategy),
         parts: options.parts,
         survey: place::Survey::Asked,
         ..place::Options::default()
     };
-    let plan = driver::plan(graph, &hardware, ask, timings)?;
-    driver::lower(graph.clone(), plan, &crate::kernels::target(), timings, &mut |_, _| {})
+    let plan = driver::plan(graph, &options.hardware(), ask, timings)?;
+    let target = kernels::target_of(options.devices.kind(), Precision::F32);
+    driver::lower(graph.clone(), plan, &*target, timings, &mut |_, _| {})
 }
 
 fn empty(strategy: Strategy) -> ProgramVerdict {
@@ -199,10 +226,10 @@ impl<'g> Whole<'g> {
         self.judge(
             &Judged {
                 strategy: strategy.name().to_string(),
-                promised_equal: match strategy {
+                promised_equal: self.promised_equal(match strategy {
                     Strategy::One | Strategy::Data | Strategy::Pipeline => true,
                     Strategy::Tensor | Strategy::Mixed => false,
-                },
+                }),
                 interface: &interface,
                 locals: &compiled.locals,
                 program: compiled.loadable(),
@@ -223,7 +250,7 @@ impl<'g> Whole<'g> {
         // A program that may lock up is not run.
         let execution = if faults.is_empty() {
             let got = timings.time("execute", || self.execute(judged))?;
-            let engine = if self.interpreted { "interpreter" } else { "compiled" };
+            let engine = if self.interprets() { "interpreter" } else { self.options.devices.kind().engine() };
             let expected = self.expected(timings)?;
             Some(compare(engine, judged.promised_equal, expected, &got))
         } else {
@@ -244,13 +271,25 @@ impl<'g> Whole<'g> {
         })
     }
 
+    /// Whether the divided graphs are interpreted: on other devices the question is whether they compute the same.
+    fn interprets(&self) -> bool {
+        self.interpreted && self.options.devices.kind() == DeviceKind::Cpu
+    }
+
+    /// Whether a program gives the bits of the whole graph. GPUs may take sums in another order.
+    fn promised_equal(&self, strategy_promises: bool) -> bool {
+        strategy_promises && self.options.devices.kind() == DeviceKind::Cpu
+    }
+
     fn expected(&mut self, timings: &mut Timings) -> Result<&[Tensor], VerifyError> {
         if self.expected.is_none() {
             let results = if self.interpreted {
                 timings.time("execute whole", || interp::run(self.graph, self.args.clone())).map_err(defect)?
             } else {
-                let one = compiled(self.graph, Strategy::One, self.options, timings)?;
-                timings.time("execute whole", || self.run(one.loadable()))?
+                let cpu = Devices::one(DeviceKind::Cpu);
+                let alone = VerifyOptions { devices: cpu, hardware: None, ..self.options.clone() };
+                let one = compiled(self.graph, Strategy::One, &alone, timings)?;
+                timings.time("execute whole", || self.run(one.loadable(), &alone))?
             };
             self.expected = Some(results);
         }
@@ -258,8 +297,8 @@ impl<'g> Whole<'g> {
     }
 
     fn execute(&self, judged: &Judged<'_>) -> Result<Vec<Tensor>, VerifyError> {
-        if !self.interpreted {
-            return self.run(judged.program);
+        if !self.interprets() {
+            return self.run(judged.program, self.options);
         }
         let args = |local: &Graph| -> Vec<Tensor> {
             let arg = |p: &intwain_ir::Param| {
@@ -292,19 +331,16 @@ impl<'g> Whole<'g> {
         self.graph.outputs.iter().enumerate().map(output).collect()
     }
 
-    /// Runs a program on this machine's cores.
-    fn run(&self, program: Loadable<'_>) -> Result<Vec<Tensor>, VerifyError> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = self.options.threads.unwrap_or((cores / 2).max(1));
-        let teams: Vec<Team> =
-            program.programs.iter().map(|_| Team::new(threads)).collect::<Result<_, _>>().map_err(RunError::from)?;
-        let mut variant = Variant::new(program, &teams, |i| Ok::<_, RunError>(self.args[i].clone()))?;
+    /// Runs a program on devices.
+    fn run(&self, program: Loadable<'_>, options: &VerifyOptions) -> Result<Vec<Tensor>, VerifyError> {
+        let engines = Engines::open(&options.devices, Precision::F32, options.threads).map_err(RunError::from)?;
+        let mut variant = Variant::new(program, &engines, |i| Ok::<_, RunError>(self.args[i].clone()))?;
         let is_input = |p: &intwain_ir::Param| matches!(p.kind, ParamKind::Input { .. });
         let params = self.graph.params.iter().zip(&self.args);
         let inputs: Vec<&Tensor> = params.filter(|(p, _)| is_input(p)).map(|(_, t)| t).collect();
         let mut outputs: Vec<Tensor> = program.outputs.iter().map(|o| Tensor::zeros(o.ty.clone())).collect();
         let call = [Call { variant: 0, rows: None }];
-        runtime::run(&mut [&mut variant], &teams, &call, &inputs, &mut outputs).map_err(RunError::from)?;
+        runtime::run(&mut [&mut variant], &call, &inputs, &mut outputs).map_err(RunError::from)?;
         Ok(outputs)
     }
 }

@@ -42,7 +42,7 @@ pub struct ProgramVerdict {
 /// A comparison of the split program with the whole graph, on small integers.
 #[derive(Clone, Debug, Serialize)]
 pub struct Execution {
-    /// `interpreter` or `compiled`.
+    /// `interpreter`, or where the kernels ran: `compiled` for this machine, `ptx` or `cuda`.
     pub engine: &'static str,
     /// Numbers compared.
     pub elements: usize,

@@ -1,12 +1,15 @@
 //! A block: its warps, shared memory and barriers, scheduled round-robin.
 
-use crate::device::{Context, Stats};
+use crate::grid::Context;
+use std::sync::atomic::Ordering;
+
 use crate::error::{Fault, FaultKind, LaunchError};
 use crate::lower::Special;
 use crate::memory::View;
 use crate::op::{BarrierKind, Op, Vote};
 use crate::regs::lanes;
 use crate::shared::Shared;
+use crate::stats::Tally;
 use crate::warp::{State, Stop, Warp};
 
 /// How a block's turn ended.
@@ -57,18 +60,37 @@ impl Block {
         Block { id, warps: warps.collect(), shared, barriers: vec![Barrier::default(); 16] }
     }
 
+    /// Makes it another block of the same launch.
+    pub(crate) fn reset(&mut self, context: &Context<'_>, id: [u32; 3]) {
+        self.id = id;
+        self.shared.reset();
+        self.barriers.fill(Barrier::default());
+        for warp in &mut self.warps {
+            warp.reset(context.program);
+            for &(special, reg) in &context.program.specials {
+                match special {
+                    Special::Ctaid(axis) => warp.regs.fill(reg, |_| u64::from(id[usize::from(axis)])),
+                    _ => warp.regs.mark(reg, u32::MAX),
+                }
+            }
+        }
+    }
+
     /// Runs every warp until it blocks, spins or has used its slice.
     pub(crate) fn turn(
         &mut self,
         context: &Context<'_>,
         view: &mut View,
-        stats: &mut Stats,
+        tally: &mut Tally,
     ) -> Result<Turn, LaunchError> {
         loop {
+            if context.cancel.load(Ordering::Relaxed) {
+                return Err(self.first(context, FaultKind::Cancelled).into());
+            }
             let (mut moved, mut spun, mut sliced) = (false, false, false);
             for index in 0..self.warps.len() {
                 let before = self.warps[index].executed;
-                let stop = self.run(index, context, view, stats)?;
+                let stop = self.run(index, context, view, tally)?;
                 moved |= self.warps[index].executed != before;
                 spun |= stop == Stop::Spin;
                 sliced |= stop == Stop::Slice;
@@ -76,7 +98,7 @@ impl Block {
             if self.warps.iter().all(|w| w.groups.is_empty()) {
                 return Ok(Turn::Done);
             }
-            let passed = self.release(context, stats)?;
+            let passed = self.release(context, tally)?;
             if sliced {
                 return Ok(Turn::Slice);
             }
@@ -90,7 +112,7 @@ impl Block {
     }
 
     /// Opens the barriers whose threads have all arrived.
-    fn release(&mut self, context: &Context<'_>, stats: &mut Stats) -> Result<bool, Box<Fault>> {
+    fn release(&mut self, context: &Context<'_>, tally: &mut Tally) -> Result<bool, Box<Fault>> {
         let live: u32 = self.warps.iter().map(|w| w.live.count_ones()).sum();
         let mut any = false;
         for id in 0..self.barriers.len() {
@@ -100,7 +122,7 @@ impl Block {
             }
             let barrier = std::mem::take(&mut self.barriers[id]);
             any = true;
-            stats.barriers += 1;
+            tally.stats.barriers += 1;
             let waits = |w: &Warp| w.groups.iter().any(|g| g.state == State::Barrier(id as u32));
             let mut known = barrier.clocks.clone();
             known.resize(self.warps.len(), 0);
@@ -131,6 +153,11 @@ impl Block {
     /// The fault of a block whose warps spin without end.
     pub(crate) fn spinning(&self, context: &Context<'_>) -> Box<Fault> {
         self.first(context, FaultKind::Deadlock("every resident block spins on memory that nobody changes".to_owned()))
+    }
+
+    /// The fault of a block that runs on and on.
+    pub(crate) fn endless(&self, context: &Context<'_>) -> Box<Fault> {
+        self.first(context, FaultKind::Deadlock("the block does not end".to_owned()))
     }
 
     fn first(&self, context: &Context<'_>, kind: FaultKind) -> Box<Fault> {

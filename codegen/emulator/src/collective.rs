@@ -1,5 +1,6 @@
 //! Instructions that a whole warp executes together: shuffles, votes, fragments (PTX ISA 9.7.9.6, 9.7.13, 9.7.14).
 
+use crate::access;
 use crate::error::FaultKind;
 use crate::fast;
 use crate::float::{self, Round};
@@ -24,7 +25,7 @@ fn gathered(m: &Machine<'_, '_>, mask: Reg, exec: u32) -> Result<bool, Trouble> 
     }
 }
 
-pub(crate) fn step(m: &mut Machine<'_, '_>, inst: &Inst, _pc: u32, exec: u32) -> Result<Next, Trouble> {
+pub(crate) fn step(m: &mut Machine<'_, '_>, inst: &Inst, pc: u32, exec: u32) -> Result<Next, Trouble> {
     let member = match &inst.op {
         Op::Shfl { mask, .. } | Op::Vote { mask, .. } | Op::Redux { mask, .. } => Some(*mask),
         Op::Match { mask, .. } | Op::Elect { mask, .. } | Op::WarpSync { mask } => Some(*mask),
@@ -72,17 +73,18 @@ pub(crate) fn step(m: &mut Machine<'_, '_>, inst: &Inst, _pc: u32, exec: u32) ->
             m.write(p, exec, |_, lane| u64::from(lane as u32 == leader));
         }
         &Op::ActiveMask { d } => m.write(d, exec, |_, _| u64::from(exec)),
-        Op::WarpSync { .. } => m.warp.step += 1,
+        Op::WarpSync { .. } => m.warp.converge(),
         Op::LoadMatrix { d, address, transposed } => {
             whole_warp(exec)?;
-            load_matrix(m, d, *address, *transposed)?;
+            load_matrix(m, d, *address, *transposed, pc)?;
         }
         Op::Mma { f, k, half_accumulators, d, a, b, c } => {
             whole_warp(exec)?;
             for &r in a.iter().chain(b).chain(c) {
                 m.need_reg(r, exec)?;
             }
-            m.stats.mma += 1;
+            m.tally.stats.mma += 1;
+            m.tally.stats.mma_flops += 2 * 16 * 8 * u64::from(*k);
             multiply(m, *f, *k as usize, *half_accumulators, d, [a, b, c]);
         }
         other => unreachable!("`{other:?}` is executed by the warp itself"),
@@ -136,31 +138,27 @@ fn shuffle(
 }
 
 /// `ldmatrix`: lane l gives the address of row l % 8 of tile l / 8.
-fn load_matrix(m: &mut Machine<'_, '_>, d: &[Reg], a: Address, transposed: bool) -> Result<(), Trouble> {
+fn load_matrix(m: &mut Machine<'_, '_>, d: &[Reg], a: Address, transposed: bool, pc: u32) -> Result<(), Trouble> {
+    let rows = u32::MAX >> (32 - 8 * d.len());
+    access::need_address(m, a, rows)?;
+    let at = access::addresses(m, a).map(|a| if a >> 60 == 1 { a & !(1 << 60) } else { a });
+    access::aligned(&at, 16, rows)?;
+    let narrow = access::shared_addresses(m, &at, 16, rows)?;
+    let pattern = m.tally.follow(pc, &narrow, 16, rows);
+    let read = m.shared.read_all(m.warp.who(), narrow[0], 16, pattern);
+    read.map_err(|(k, lane)| (k, lane, Some(at[lane])))?;
     for (tile, &reg) in d.iter().enumerate() {
-        let mut rows = [[0u16; 8]; 8];
-        for (row, values) in rows.iter_mut().enumerate() {
-            let lane = tile * 8 + row;
-            if let Some(base) = a.base {
-                m.need_reg(base, 1 << lane)?;
-            }
-            let base = a.base.map_or(0, |r| m.warp.regs.get(r, lane));
-            let address = base.wrapping_add(a.offset as u64);
-            let at = if address >> 60 == 1 { address & !(1 << 60) } else { address };
-            let trouble = |kind| (kind, lane, Some(address));
-            if at % 16 != 0 {
-                return Err(trouble(FaultKind::Misaligned(16)));
-            }
-            for half in 0..2 {
-                let bits = m.shared.load(m.warp.who(lane), at + 8 * half, 8, false).map_err(trouble)?;
-                (0..4).for_each(|i| values[half as usize * 4 + i] = (bits >> (16 * i)) as u16);
-            }
-        }
-        m.write(reg, u32::MAX, |_, lane| {
-            let (g, t) = (lane / 4, lane % 4 * 2);
-            let (low, high) = if transposed { (rows[t][g], rows[t + 1][g]) } else { (rows[g][t], rows[g][t + 1]) };
-            u64::from(low) | u64::from(high) << 16
+        let words = &m.shared.words;
+        let rows: [[u32; 4]; 8] = std::array::from_fn(|row| {
+            let from = narrow[tile * 8 + row] as usize / 4;
+            std::array::from_fn(|i| words[from + i])
         });
+        let half = |row: usize, column: usize| rows[row][column / 2] >> (16 * (column % 2)) & 0xffff;
+        m.warp.regs.w32[reg.slot as usize] = std::array::from_fn(|lane| {
+            let (g, t) = (lane / 4, lane % 4);
+            if transposed { half(2 * t, g) | half(2 * t + 1, g) << 16 } else { rows[g][t] }
+        });
+        m.warp.regs.mark(reg, u32::MAX);
     }
     Ok(())
 }

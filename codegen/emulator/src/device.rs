@@ -1,12 +1,14 @@
 //! The host's side: modules, devices, launches.
 
-use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-use crate::block::{Block, Turn};
 use crate::error::{HostError, LaunchError, ParseError};
+use crate::grid;
 use crate::lower::{Program, lower};
 use crate::memory::AddressSpace;
+use crate::stats::Stats;
 use crate::syntax;
 
 /// A parsed PTX module.
@@ -76,7 +78,7 @@ pub enum Arg {
 }
 
 impl Arg {
-    fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         match self {
             Arg::U32(v) => v.to_le_bytes().to_vec(),
             Arg::U64(v) => v.to_le_bytes().to_vec(),
@@ -98,23 +100,6 @@ pub struct Launch {
     pub shared: u32,
 }
 
-/// What a launch did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stats {
-    /// Instructions executed, counted per warp.
-    pub warp_instructions: u64,
-    /// Instructions executed, counted per thread.
-    pub thread_instructions: u64,
-    /// Bytes requested from global memory by loads (copies included).
-    pub global_read: u64,
-    /// Bytes written to global memory.
-    pub global_written: u64,
-    /// `mma.sync` instructions.
-    pub mma: u64,
-    /// Barriers passed, counted per block.
-    pub barriers: u64,
-}
-
 /// A device: some memory and the ability to run kernels. Launches block the caller; devices of one [`AddressSpace`] may
 /// run in different threads at the same time and see each other's memory.
 pub struct Device {
@@ -126,13 +111,31 @@ pub struct Device {
     pub resident: usize,
     /// How long all blocks may spin on flags before the launch is called a deadlock.
     pub patience: Duration,
+    /// Host threads that share the blocks of a launch whose blocks cannot communicate: a kernel without atomics, ordered
+    /// accesses and fences. Results and faults are those of one thread.
+    pub workers: usize,
+    /// Set by anybody, it ends launches with [`FaultKind::Cancelled`](crate::FaultKind::Cancelled). Give several devices
+    /// the same flag to stop one that waits for another which failed.
+    pub cancel: Arc<AtomicBool>,
 }
 
 impl Device {
     /// A device of `space`.
     pub fn new(space: &AddressSpace, ordinal: u32) -> Device {
-        let (schedule, patience) = (Schedule::default(), Duration::from_secs(20));
-        Device { space: space.clone(), ordinal, schedule, resident: 264, patience }
+        Device {
+            space: space.clone(),
+            ordinal,
+            schedule: Schedule::default(),
+            resident: 264,
+            patience: Duration::from_secs(20),
+            workers: 1,
+            cancel: Arc::default(),
+        }
+    }
+
+    /// The number by which its space knows it.
+    pub fn ordinal(&self) -> u32 {
+        self.ordinal
     }
 
     /// Allocates bytes that have no values yet, aligned to 256.
@@ -193,6 +196,21 @@ impl Device {
         Ok(())
     }
 
+    /// Fills with one byte, as `cuMemsetD8` does.
+    ///
+    /// # Errors
+    /// The range is not inside one allocation.
+    pub fn fill(&self, address: u64, value: u8, bytes: u64) -> Result<(), HostError> {
+        let (mut view, buffer) = (self.space.view(), vec![value; bytes.min(1 << 16) as usize]);
+        let mut done = 0;
+        while done < bytes {
+            let step = (bytes - done).min(1 << 16);
+            view.host_write(address + done, &buffer[..step as usize])?;
+            done += step;
+        }
+        Ok(())
+    }
+
     /// Runs a kernel to its end.
     ///
     /// # Errors
@@ -200,107 +218,21 @@ impl Device {
     pub fn launch(&self, module: &Module, kernel: &str, launch: Launch, args: &[Arg]) -> Result<Stats, LaunchError> {
         let program = module.programs.iter().find(|p| p.name == kernel);
         let program = program.ok_or_else(|| LaunchError::NoKernel(kernel.to_owned()))?;
-        check_shape(program, launch)?;
-        let context = Context {
+        grid::check_shape(program, launch)?;
+        let context = grid::Context {
             program,
             launch,
-            params: arguments(program, args)?,
+            params: grid::arguments(program, args)?,
             schedule: self.schedule,
             device: self.ordinal,
+            resident: self.resident.max(1),
+            patience: self.patience,
+            cancel: &self.cancel,
         };
-        let mut view = self.space.view();
-        let mut stats = Stats::default();
-        let total = launch.grid.iter().map(|&n| u64::from(n)).product::<u64>();
-        let (mut started, mut resident) = (0u64, VecDeque::<Block>::new());
-        let mut idle_since: Option<Instant> = None;
-        while started < total || !resident.is_empty() {
-            // A round: a new block if there is room, then a turn for everybody.
-            if started < total && resident.len() < self.resident.max(1) {
-                let [x, y, _] = launch.grid.map(u64::from);
-                let id = [(started % x) as u32, (started / x % y) as u32, (started / (x * y)) as u32];
-                resident.push_front(Block::new(&context, id));
-                started += 1;
-            }
-            let mut idle = true;
-            for _ in 0..resident.len() {
-                let Some(mut block) = resident.pop_front() else { break };
-                match block.turn(&context, &mut view, &mut stats)? {
-                    Turn::Done => {
-                        idle = false;
-                        // Others that did not need to wait keep the pool small: start the next block at once.
-                        if started < total {
-                            break;
-                        }
-                    }
-                    Turn::Slice => {
-                        idle = false;
-                        resident.push_back(block);
-                    }
-                    Turn::Spin => resident.push_back(block),
-                }
-            }
-            if !idle || started < total && resident.len() < self.resident {
-                idle_since = None;
-                continue;
-            }
-            std::thread::yield_now();
-            let since = *idle_since.get_or_insert_with(Instant::now);
-            if since.elapsed() > self.patience {
-                let block = resident.front().expect("an idle round has a resident block");
-                return Err(block.spinning(&context).into());
-            }
-        }
-        Ok(stats)
-    }
-}
-
-/// What all blocks of a launch share.
-pub(crate) struct Context<'a> {
-    pub(crate) program: &'a Program,
-    pub(crate) launch: Launch,
-    pub(crate) params: Vec<u8>,
-    pub(crate) schedule: Schedule,
-    pub(crate) device: u32,
-}
-
-fn check_shape(program: &Program, launch: Launch) -> Result<(), LaunchError> {
-    let wrong = |reason: String| Err(LaunchError::Shape { kernel: program.name.clone(), reason });
-    let threads = launch.block.iter().map(|&n| u64::from(n)).product::<u64>();
-    let [x, y, z] = launch.grid;
-    if launch.block.contains(&0) || threads > 1024 || launch.block[2] > 64 {
-        return wrong(format!("a block of {:?} threads; 1 to 1024 are possible, z up to 64", launch.block));
-    }
-    if x == 0 || y == 0 || z == 0 || x > i32::MAX as u32 || y > 65535 || z > 65535 {
-        return wrong(format!("a grid of {:?} blocks; x may be 1 to 2147483647, y and z 1 to 65535", launch.grid));
-    }
-    if let Some(exact) = program.exact_threads.filter(|&e| e != launch.block) {
-        return wrong(format!("blocks of {:?} threads where .reqntid asks for {exact:?}", launch.block));
-    }
-    if let Some(most) = program.max_threads {
-        let most = most.iter().map(|&n| u64::from(n)).product::<u64>();
-        if threads > most {
-            return wrong(format!("{threads} threads a block where .maxntid allows {most}"));
+        let workers = if program.independent { self.workers } else { 1 };
+        match workers {
+            0 | 1 => grid::run(&context, &self.space),
+            _ => grid::run_parallel(&context, &self.space, workers),
         }
     }
-    let shared = program.shared_bytes + u64::from(launch.shared);
-    if shared > 227 << 10 {
-        return wrong(format!("{shared} bytes of shared memory; 232448 is the most that any target has"));
-    }
-    Ok(())
-}
-
-fn arguments(program: &Program, args: &[Arg]) -> Result<Vec<u8>, LaunchError> {
-    let wrong = |wanted: String, found: String| LaunchError::Arguments { kernel: program.name.clone(), wanted, found };
-    if args.len() != program.params.len() {
-        return Err(wrong(format!("{} arguments", program.params.len()), args.len().to_string()));
-    }
-    let mut block = vec![0; program.param_bytes as usize];
-    for (index, (arg, param)) in args.iter().zip(&program.params).enumerate() {
-        let bytes = arg.bytes();
-        if bytes.len() as u64 != param.bytes {
-            return Err(wrong(format!("{} bytes as argument {index}", param.bytes), format!("{} bytes", bytes.len())));
-        }
-        block[param.offset as usize..][..bytes.len()].copy_from_slice(&bytes);
-    }
-    Ok(block)
 }

@@ -172,6 +172,9 @@ pub enum FaultKind {
     /// `trap` was executed.
     #[error("trap")]
     Trap,
+    /// The host set [`Device::cancel`](crate::Device::cancel).
+    #[error("cancelled by the host")]
+    Cancelled,
     /// A named barrier used inconsistently.
     #[error("barrier {id}: {reason}")]
     Barrier {

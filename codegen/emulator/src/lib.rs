@@ -55,12 +55,16 @@
 //! product through shared memory, checks included (`cargo bench -p intwain-emulator`).
 
 mod access;
+mod atom;
+mod banks;
 mod block;
 mod collective;
+mod copy;
 mod device;
 mod error;
 mod fast;
 mod float;
+mod grid;
 mod lex;
 mod lower;
 mod lower_alu;
@@ -70,10 +74,12 @@ mod op;
 mod regs;
 mod scalar;
 mod shared;
+mod stats;
 mod syntax;
 mod types;
 mod warp;
 
-pub use device::{Arg, Device, Launch, Module, Schedule, Stats};
+pub use device::{Arg, Device, Launch, Module, Schedule};
 pub use error::{Fault, FaultKind, HostError, LaunchError, ParseError, Problem};
 pub use memory::AddressSpace;
+pub use stats::{Classes, Stats};

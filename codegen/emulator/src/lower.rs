@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::error::{ParseError, Problem};
 use crate::lex::syntax;
 use crate::lower_memory::window;
-use crate::op::{Address, Class, Inst, Op, Reg, Space};
+use crate::op::{Address, Class, Inst, Op, Order, Reg, Space};
 use crate::regs::Regs;
 use crate::syntax::{Entry, Item, Operand, Statement, Variable, unsupported};
 use crate::types::{Kind, Ty};
@@ -49,6 +49,8 @@ pub(crate) struct Program {
     pub(crate) exact_threads: Option<[u32; 3]>,
     /// Bytes of the smallest access that may touch shared memory: the granule of the race check.
     pub(crate) granule: u32,
+    /// Blocks cannot learn of each other: no atomics, no ordered accesses, no fences.
+    pub(crate) independent: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -113,6 +115,7 @@ pub(crate) fn lower(entry: &Entry, variables: &[Variable]) -> Result<Program, Pa
         max_threads: entry.max_threads,
         exact_threads: entry.exact_threads,
         granule: 4,
+        independent: true,
     };
     let mut l = Lower {
         scopes: vec![HashMap::new()],
@@ -160,6 +163,10 @@ pub(crate) fn lower(entry: &Entry, variables: &[Variable]) -> Result<Program, Pa
         let target = target.ok_or(ParseError { line, problem: Problem::Undeclared(label) })?;
         l.program.code[at].op = Op::Branch { target };
     }
+    l.program.independent = l.program.code.iter().all(|inst| match &inst.op {
+        Op::Load(a) | Op::Store(a) => a.order == Order::Weak,
+        op => !matches!(op, Op::Atom(_) | Op::Fence),
+    });
     l.program.specials = l.specials.into_iter().collect();
     Ok(l.program)
 }

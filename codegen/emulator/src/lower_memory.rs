@@ -3,7 +3,7 @@
 use crate::error::ParseError;
 use crate::lower::{Code, Lower};
 use crate::lower_alu::bool_op;
-use crate::op::{Access, Atom, AtomOp, BarrierKind, Fragment, Op, Order, Reg, Scope, Shuffle, Space, Vote};
+use crate::op::{Access, Atom, AtomOp, BarrierKind, Class, Fragment, Op, Order, Reg, Scope, Shuffle, Space, Vote};
 use crate::scalar::{BoolOp, FloatOp, IntOp, Mods, Scalar};
 use crate::syntax::Operand;
 use crate::types::{Kind, Ty};
@@ -154,7 +154,10 @@ impl Lower {
             });
         }
         self.touches(space, ty);
-        let access = Box::new(Access { space, ty, order, scope, address: self.address(address, space)?, regs, extend });
+        let narrow = |r: &Option<Reg>| r.filter(|r| r.class == Class::W32 && ty.bytes() == 4).map(|r| r.slot);
+        let words = regs.iter().map(narrow).collect::<Option<_>>().unwrap_or_default();
+        let address = self.address(address, space)?;
+        let access = Box::new(Access { space, ty, order, scope, address, regs, words, extend });
         self.push(if load { Op::Load(access) } else { Op::Store(access) });
         Ok(())
     }

@@ -1,89 +1,142 @@
 //! Device memory: one flat 64-bit address space shared by all devices, safe to use from many threads.
 //!
-//! An allocation is an array of 64-KiB pages made on first write, so huge sparse allocations cost nothing. Words are
+//! An allocation is an array of 64-KiB pages made on first write, so huge sparse allocations cost little. Words are
 //! atomics: kernels of two devices may run in two threads over each other's memory, synchronised by nothing but the
-//! flags that they exchange. Beside each word lie four bits that tell which bytes were ever written.
+//! flags that they exchange. Beside the words lies one bit for every byte that tells whether it was ever written.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use crate::error::{FaultKind, HostError};
 
-const PAGE: u64 = 1 << 16;
+pub(crate) const PAGE: u64 = 1 << 16;
 /// Unmapped bytes kept between allocations, so that an access slightly past the end meets nobody else's bytes.
 const RED_ZONE: u64 = 512;
 /// More than any device has; the page table of a larger allocation would be a burden in itself.
 const MAX_ALLOCATION: u64 = 256 << 30;
 
-struct Page {
-    words: Box<[AtomicU32]>,
-    set: Box<[AtomicU8]>,
+/// Words of memory and which of their bytes have values.
+pub(crate) struct Page {
+    pub(crate) words: Box<[AtomicU32]>,
+    /// One bit a byte: the bits of word `w` begin at `4 * w`.
+    set: Box<[AtomicU64]>,
+}
+
+impl Page {
+    fn new(bytes: u64) -> Page {
+        let words = bytes.div_ceil(64) * 16;
+        Page {
+            words: (0..words).map(|_| AtomicU32::new(0)).collect(),
+            set: (0..words / 16).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// Whether the bytes of an aligned access at byte `at`, up to 32 of them, all have values.
+    #[inline]
+    fn is_set(&self, at: usize, bytes: u32) -> bool {
+        let mask = ((1u64 << bytes) - 1) << (at % 64);
+        self.set[at / 64].load(Ordering::Relaxed) & mask == mask
+    }
+
+    /// Notes that the bytes of an aligned access have values. The marks come before the values: whoever sees a value
+    /// also sees its marks.
+    #[inline]
+    fn mark(&self, at: usize, bytes: u32) {
+        let mask = ((1u64 << bytes) - 1) << (at % 64);
+        let set = &self.set[at / 64];
+        if set.load(Ordering::Relaxed) & mask != mask {
+            set.fetch_or(mask, Ordering::Release);
+        }
+    }
+
+    /// The parts of `bytes` bytes from `at`: place in `set` and mask.
+    fn marks(at: usize, bytes: usize) -> impl Iterator<Item = (usize, u64)> {
+        let end = at + bytes;
+        (at / 64..end.div_ceil(64)).map(move |place| {
+            let (from, to) = (at.max(place * 64) - place * 64, end.min(place * 64 + 64) - place * 64);
+            (place, (u64::MAX >> (64 - (to - from))) << from)
+        })
+    }
+
+    fn range_is_set(&self, at: usize, bytes: usize) -> bool {
+        Self::marks(at, bytes).all(|(place, mask)| self.set[place].load(Ordering::Relaxed) & mask == mask)
+    }
+
+    fn mark_range(&self, at: usize, bytes: usize) {
+        for (place, mask) in Self::marks(at, bytes) {
+            if self.set[place].load(Ordering::Relaxed) & mask != mask {
+                self.set[place].fetch_or(mask, Ordering::Release);
+            }
+        }
+    }
+
+    fn load(&self, at: usize, bytes: u32, order: Ordering) -> u64 {
+        let low = u64::from(self.words[at / 4].load(order));
+        match bytes {
+            8 => low | u64::from(self.words[at / 4 + 1].load(order)) << 32,
+            _ => crate::scalar::keep(low >> (8 * (at % 4)), 8 * bytes),
+        }
+    }
+
+    fn store(&self, at: usize, bytes: u32, v: u64, order: Ordering) {
+        match bytes {
+            8 => {
+                self.words[at / 4].store(v as u32, order);
+                self.words[at / 4 + 1].store((v >> 32) as u32, order);
+            }
+            4 => self.words[at / 4].store(v as u32, order),
+            _ => {
+                let shift = 8 * (at % 4);
+                let field = ((1u32 << (8 * bytes)) - 1) << shift;
+                let new = |old: u32| Some(old & !field | (v as u32) << shift & field);
+                let _ = self.words[at / 4].fetch_update(order, Ordering::Relaxed, new);
+            }
+        }
+    }
 }
 
 /// One allocation.
 pub(crate) struct Allocation {
-    base: u64,
+    pub(crate) base: u64,
     bytes: u64,
     pub(crate) device: u32,
-    pages: Box<[OnceLock<Page>]>,
+    pages: Box<[OnceLock<Box<Page>>]>,
     freed: AtomicBool,
 }
 
 impl Allocation {
+    /// The page of an offset, made if nobody has written to it yet.
+    #[inline]
     fn page(&self, offset: u64) -> &Page {
         let index = offset / PAGE;
-        self.pages[index as usize].get_or_init(|| {
-            let words = ((self.bytes - index * PAGE).min(PAGE)).div_ceil(4);
-            Page {
-                words: (0..words).map(|_| AtomicU32::new(0)).collect(),
-                set: (0..words).map(|_| AtomicU8::new(0)).collect(),
-            }
-        })
+        self.pages[index as usize].get_or_init(|| Box::new(Page::new((self.bytes - index * PAGE).min(PAGE))))
+    }
+
+    /// The page of an offset, if somebody has written to it.
+    #[inline]
+    fn existing(&self, offset: u64) -> Option<&Page> {
+        self.pages[(offset / PAGE) as usize].get().map(|p| &**p)
     }
 
     /// Loads 1, 2, 4 or 8 aligned bytes; `None` if some were never written.
     #[inline]
     fn load(&self, offset: u64, bytes: u32, order: Ordering) -> Option<u64> {
-        let page = self.pages[(offset / PAGE) as usize].get()?;
-        let word = (offset % PAGE / 4) as usize;
-        if bytes == 8 {
-            let low = u64::from(page.words[word].load(order));
-            let high = u64::from(page.words[word + 1].load(order));
-            let set = page.set[word].load(Ordering::Relaxed) & page.set[word + 1].load(Ordering::Relaxed);
-            return (set == 0xf).then_some(low | high << 32);
-        }
-        let v = page.words[word].load(order);
-        let (at, needed) = ((offset % 4) as u32, (1u8 << bytes) - 1);
-        let set = page.set[word].load(Ordering::Relaxed) >> at;
-        (set & needed == needed).then(|| crate::scalar::keep(u64::from(v >> (8 * at)), 8 * bytes))
+        let (page, at) = (self.existing(offset)?, (offset % PAGE) as usize);
+        let v = page.load(at, bytes, order);
+        page.is_set(at, bytes).then_some(v)
     }
 
     #[inline]
     fn store(&self, offset: u64, bytes: u32, v: u64, order: Ordering) {
-        let page = self.page(offset);
-        let word = (offset % PAGE / 4) as usize;
-        let put = |word: usize, v: u32, mask: u8| {
-            // The marks come first: whoever sees the value also sees them.
-            if page.set[word].load(Ordering::Relaxed) & mask != mask {
-                page.set[word].fetch_or(mask, Ordering::Release);
-            }
-            page.words[word].store(v, order);
-        };
-        match bytes {
-            8 => {
-                put(word, v as u32, 0xf);
-                put(word + 1, (v >> 32) as u32, 0xf);
-            }
-            4 => put(word, v as u32, 0xf),
-            _ => {
-                let at = (offset % 4) as u32;
-                let field = ((1u32 << (8 * bytes)) - 1) << (8 * at);
-                page.set[word].fetch_or(((1u8 << bytes) - 1) << at, Ordering::Release);
-                let new = |old: u32| Some(old & !field | (v as u32) << (8 * at) & field);
-                let _ = page.words[word].fetch_update(order, Ordering::Relaxed, new);
-            }
-        }
+        let (page, at) = (self.page(offset), (offset % PAGE) as usize);
+        page.mark(at, bytes);
+        page.store(at, bytes, v, order);
+    }
+
+    #[inline]
+    fn holds(&self, address: u64, bytes: u64) -> bool {
+        address >= self.base && address - self.base < self.bytes && self.bytes - (address - self.base) >= bytes
     }
 }
 
@@ -92,7 +145,7 @@ struct Inner {
     table: RwLock<BTreeMap<u64, Arc<Allocation>>>,
     next: Mutex<BTreeMap<u32, u64>>,
     version: AtomicU64,
-    /// Serialises read-modify-writes and 64-bit synchronising accesses.
+    /// Serialises read-modify-writes and synchronising accesses.
     atomics: Mutex<()>,
 }
 
@@ -140,6 +193,9 @@ impl AddressSpace {
     }
 }
 
+/// What stopped an access of a warp, and the lane.
+pub(crate) type LaneFault = (FaultKind, usize);
+
 /// A thread's view of the space: the allocation table, cached.
 pub(crate) struct View {
     space: AddressSpace,
@@ -155,15 +211,10 @@ impl View {
         self.last = 0;
     }
 
-    #[inline]
-    fn holds(a: &Allocation, address: u64, bytes: u64) -> bool {
-        address >= a.base && address - a.base < a.bytes && a.bytes - (address - a.base) >= bytes
-    }
-
     /// The allocation that holds `bytes` bytes at `address`.
     #[inline]
-    fn find(&mut self, address: u64, bytes: u64, what: &'static str) -> Result<&Allocation, FaultKind> {
-        let hit = self.table.get(self.last).is_some_and(|a| Self::holds(a, address, bytes));
+    pub(crate) fn find(&mut self, address: u64, bytes: u64, what: &'static str) -> Result<&Allocation, FaultKind> {
+        let hit = self.table.get(self.last).is_some_and(|a| a.holds(address, bytes));
         if !hit {
             self.search(address, bytes, what)?;
         }
@@ -171,12 +222,13 @@ impl View {
         if found.freed.load(Ordering::Relaxed) { Err(FaultKind::OutOfBounds(what)) } else { Ok(found) }
     }
 
+    #[cold]
     fn search(&mut self, address: u64, bytes: u64, what: &'static str) -> Result<(), FaultKind> {
         if self.version != self.space.0.version.load(Ordering::Acquire) {
             self.refresh();
         }
         let after = self.table.partition_point(|a| a.base <= address);
-        match after.checked_sub(1).filter(|&i| Self::holds(&self.table[i], address, bytes)) {
+        match after.checked_sub(1).filter(|&i| self.table[i].holds(address, bytes)) {
             Some(index) => self.last = index,
             None => return Err(FaultKind::OutOfBounds(what)),
         }
@@ -188,9 +240,90 @@ impl View {
         self.find(address, 1, "global").map(|a| a.device)
     }
 
-    /// Checks that a whole vector lies in one allocation.
+    /// Checks that a range lies in one allocation.
     pub(crate) fn check(&mut self, address: u64, bytes: u64) -> Result<(), FaultKind> {
         self.find(address, bytes, "global").map(|_| ())
+    }
+
+    /// Loads `N` words a lane, aligned to their whole size.
+    #[inline]
+    pub(crate) fn gather<const N: usize>(
+        &mut self,
+        at: &[u64; 32],
+        exec: u32,
+        shape: Layout,
+        mut put: impl FnMut(usize, [u32; N]),
+    ) -> Result<(), LaneFault> {
+        let each = 4 * N as u64;
+        if shape != Layout::Scattered
+            && let Some(first) = span(at, exec, each, shape)
+            && let Ok(a) = self.find(first.0, first.1, "global")
+            && (first.0 - a.base) % PAGE + first.1 <= PAGE
+            && let Some(page) = a.existing(first.0 - a.base)
+            && page.range_is_set(((first.0 - a.base) % PAGE) as usize, first.1 as usize)
+        {
+            let from = ((first.0 - a.base) % PAGE / 4) as usize;
+            let words = &page.words[from..from + first.1 as usize / 4];
+            if shape == Layout::Same {
+                let v = std::array::from_fn(|k| words[k].load(Ordering::Relaxed));
+                (0..32).filter(|lane| exec >> lane & 1 == 1).for_each(|lane| put(lane, v));
+                return Ok(());
+            }
+            for (lane, chunk) in words.chunks_exact(N).enumerate() {
+                put(lane, std::array::from_fn(|k| chunk[k].load(Ordering::Relaxed)));
+            }
+            return Ok(());
+        }
+        let mut rest = exec;
+        while rest != 0 {
+            let lane = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            let a = self.find(at[lane], each, "global").map_err(|k| (k, lane))?;
+            let offset = at[lane] - a.base;
+            let unset = || (FaultKind::Uninitialised("global"), lane);
+            let (page, byte) = (a.existing(offset).ok_or_else(unset)?, (offset % PAGE) as usize);
+            if !page.is_set(byte, 4 * N as u32) {
+                return Err(unset());
+            }
+            let words = &page.words[byte / 4..byte / 4 + N];
+            put(lane, std::array::from_fn(|k| words[k].load(Ordering::Relaxed)));
+        }
+        Ok(())
+    }
+
+    /// Stores `N` words a lane, aligned to their whole size; of lanes with the same address the last one wins.
+    #[inline]
+    pub(crate) fn scatter<const N: usize>(
+        &mut self,
+        at: &[u64; 32],
+        exec: u32,
+        shape: Layout,
+        get: impl Fn(usize) -> [u32; N],
+    ) -> Result<(), LaneFault> {
+        let each = 4 * N as u64;
+        if shape == Layout::Consecutive
+            && let Some(first) = span(at, exec, each, shape)
+            && let Ok(a) = self.find(first.0, first.1, "global")
+            && (first.0 - a.base) % PAGE + first.1 <= PAGE
+        {
+            let (page, byte) = (a.page(first.0 - a.base), ((first.0 - a.base) % PAGE) as usize);
+            page.mark_range(byte, first.1 as usize);
+            for (lane, chunk) in page.words[byte / 4..][..first.1 as usize / 4].chunks_exact(N).enumerate() {
+                chunk.iter().zip(get(lane)).for_each(|(w, v)| w.store(v, Ordering::Relaxed));
+            }
+            return Ok(());
+        }
+        let mut rest = exec;
+        while rest != 0 {
+            let lane = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            let a = self.find(at[lane], each, "global").map_err(|k| (k, lane))?;
+            let offset = at[lane] - a.base;
+            let (page, byte) = (a.page(offset), (offset % PAGE) as usize);
+            page.mark(byte, 4 * N as u32);
+            page.words[byte / 4..][..N].iter().zip(get(lane)).for_each(|(w, v)| w.store(v, Ordering::Relaxed));
+        }
+        Ok(())
     }
 
     #[inline]
@@ -222,6 +355,18 @@ impl View {
         Ok(old)
     }
 
+    /// Loads up to 16 aligned bytes.
+    pub(crate) fn bytes(&mut self, address: u64, out: &mut [u8]) -> Result<(), FaultKind> {
+        let n = out.len();
+        let a = self.find(address, n as u64, "global")?;
+        let (offset, at) = (address - a.base, ((address - a.base) % PAGE) as usize);
+        let page = a.existing(offset).filter(|p| p.range_is_set(at, n)).ok_or(FaultKind::Uninitialised("global"))?;
+        for (i, byte) in out.iter_mut().enumerate() {
+            *byte = page.words[(at + i) / 4].load(Ordering::Relaxed).to_le_bytes()[(at + i) % 4];
+        }
+        Ok(())
+    }
+
     pub(crate) fn host_write(&mut self, address: u64, data: &[u8]) -> Result<(), HostError> {
         let bytes = data.len() as u64;
         let wrong = |kind| HostError { address, bytes, kind };
@@ -229,14 +374,20 @@ impl View {
             return Ok(());
         }
         let a = self.find(address, bytes, "host write").map_err(wrong)?;
-        let mut at = 0;
-        while at < data.len() {
-            let offset = address - a.base + at as u64;
-            let step = if offset.is_multiple_of(4) && data.len() - at >= 4 { 4 } else { 1 };
-            let mut word = [0; 8];
-            word[..step].copy_from_slice(&data[at..at + step]);
-            a.store(offset, step as u32, u64::from_le_bytes(word), Ordering::Relaxed);
-            at += step;
+        for (offset, range) in pieces(address - a.base, data.len()) {
+            let (page, at, data) = (a.page(offset), (offset % PAGE) as usize, &data[range]);
+            page.mark_range(at, data.len());
+            let head = data.len().min(at.next_multiple_of(4) - at);
+            let (head, body) = data.split_at(head);
+            let (body, tail) = body.split_at(body.len() / 4 * 4);
+            let odd = |at: usize, bytes: &[u8]| {
+                bytes.iter().enumerate().for_each(|(i, &b)| page.store(at + i, 1, u64::from(b), Ordering::Relaxed));
+            };
+            odd(at, head);
+            odd(at + head.len() + body.len(), tail);
+            for (word, v) in page.words[(at + head.len()) / 4..].iter().zip(body.chunks_exact(4)) {
+                word.store(u32::from_le_bytes([v[0], v[1], v[2], v[3]]), Ordering::Relaxed);
+            }
         }
         Ok(())
     }
@@ -248,15 +399,55 @@ impl View {
             return Ok(());
         }
         let a = self.find(address, bytes, "host read").map_err(wrong)?;
-        let mut at = 0;
-        while at < out.len() {
-            let offset = address - a.base + at as u64;
-            let step = if offset.is_multiple_of(4) && out.len() - at >= 4 { 4 } else { 1 };
-            let v = a.load(offset, step as u32, Ordering::Relaxed);
-            let v = v.ok_or_else(|| wrong(FaultKind::Uninitialised("device")))?;
-            out[at..at + step].copy_from_slice(&v.to_le_bytes()[..step]);
-            at += step;
+        for (offset, range) in pieces(address - a.base, out.len()) {
+            let (at, out) = ((offset % PAGE) as usize, &mut out[range]);
+            let page = a.existing(offset).filter(|p| p.range_is_set(at, out.len()));
+            let page = page.ok_or_else(|| wrong(FaultKind::Uninitialised("device")))?;
+            let head = out.len().min(at.next_multiple_of(4) - at);
+            let (head, body) = out.split_at_mut(head);
+            let after = at + head.len();
+            let (body, tail) = body.split_at_mut(body.len() / 4 * 4);
+            let odd = |at: usize, bytes: &mut [u8]| {
+                bytes.iter_mut().enumerate().for_each(|(i, b)| *b = page.load(at + i, 1, Ordering::Relaxed) as u8);
+            };
+            odd(at, head);
+            odd(after + body.len(), tail);
+            for (word, v) in page.words[after / 4..].iter().zip(body.chunks_exact_mut(4)) {
+                v.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+            }
         }
         Ok(())
     }
+}
+
+/// How the addresses of a warp lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// Side by side, all 32 lanes executing.
+    Consecutive,
+    /// All the same.
+    Same,
+    Scattered,
+}
+
+/// First byte and length of what a warp accesses.
+#[inline]
+fn span(at: &[u64; 32], exec: u32, each: u64, layout: Layout) -> Option<(u64, u64)> {
+    match layout {
+        Layout::Consecutive => Some((at[0], 32 * each)),
+        Layout::Same => Some((at[exec.trailing_zeros() as usize % 32], each)),
+        Layout::Scattered => None,
+    }
+}
+
+/// Cuts a range at the ends of pages: offset of each piece and its place in the whole.
+fn pieces(offset: u64, bytes: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = offset + done as u64;
+        let step = (bytes - done).min((PAGE - at % PAGE) as usize);
+        let piece = done..done + step;
+        done += step;
+        (step > 0).then_some((at, piece))
+    })
 }

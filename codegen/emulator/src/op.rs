@@ -75,6 +75,8 @@ pub(crate) struct Access {
     pub(crate) address: Address,
     /// One register an element; `None` discards a loaded element.
     pub(crate) regs: Vec<Option<Reg>>,
+    /// The slots of the registers if all elements are words in 32-bit registers, else nothing.
+    pub(crate) words: Vec<u32>,
     /// Bits a loaded signed value is extended to.
     pub(crate) extend: u32,
 }

@@ -48,6 +48,13 @@ impl Regs {
         Reg { class, slot: (slot - 1) as u32 }
     }
 
+    /// Takes all values away but those of the template.
+    pub(crate) fn forget(&mut self, template: &Regs) {
+        self.set32.copy_from_slice(&template.set32);
+        self.set64.copy_from_slice(&template.set64);
+        self.set_pred.copy_from_slice(&template.set_pred);
+    }
+
     /// Lanes in which `r` holds a value.
     pub(crate) fn set_lanes(&self, r: Reg) -> u32 {
         match r.class {

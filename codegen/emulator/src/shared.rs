@@ -8,135 +8,245 @@
 //! Reads are remembered as the set of warps that read at the latest clock; older reads by others are forgotten, which
 //! can hide a race in programs of named barriers, but never invents one.
 
+use crate::banks::Pattern;
 use crate::error::FaultKind;
 
 /// Several lanes read.
 const MANY: u16 = u16::MAX;
+/// The clock of a write that an asynchronous copy has yet to make.
+const IN_FLIGHT: u32 = u32::MAX;
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Cell {
-    /// Clock of the last write; 0 if there was none.
-    write: u32,
-    write_step: u32,
-    read: u32,
-    read_step: u32,
-    readers: u32,
-    writer: u16,
-    reader: u16,
-    atomic: bool,
-    in_flight: bool,
+/// A past access: clock, finer clock, and the thread with a mark for atomics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Stamp(u64);
+
+impl Stamp {
+    #[inline(always)]
+    fn new(clock: u32, step: u16, thread: u16) -> Stamp {
+        Stamp(u64::from(clock) << 32 | u64::from(step) << 16 | u64::from(thread))
+    }
+
+    #[inline(always)]
+    fn clock(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    fn step(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    fn thread(self) -> u16 {
+        self.0 as u16
+    }
 }
 
-/// The thread that makes an access and what its warp knows.
+/// A warp that makes an access, and what it knows.
 #[derive(Clone, Copy)]
 pub(crate) struct Who<'a> {
-    pub(crate) thread: u16,
-    pub(crate) step: u32,
+    /// Linear index of the warp's first thread.
+    pub(crate) first: u16,
+    pub(crate) step: u16,
     /// The clocks of all warps as known to this warp; its own entry is its own clock.
     pub(crate) clocks: &'a [u32],
+    /// Accesses up to this clock are known, whoever made them.
+    pub(crate) floor: u32,
 }
 
 impl Who<'_> {
+    #[inline(always)]
     fn warp(self) -> usize {
-        usize::from(self.thread / 32)
+        usize::from(self.first / 32)
     }
 
+    #[inline(always)]
     fn clock(self) -> u32 {
         self.clocks[self.warp()]
     }
 
-    /// Whether a past access of `thread` is ordered before an access now.
-    fn sees(self, thread: u16, clock: u32, step: u32) -> bool {
-        let warp = usize::from(thread / 32);
-        thread == self.thread
-            || if warp == self.warp() { (clock, step) < (self.clock(), self.step) } else { clock <= self.clocks[warp] }
+    #[inline(always)]
+    fn thread(self, lane: u8) -> u16 {
+        self.first + u16::from(lane)
+    }
+
+    /// Whether a past access is ordered before an access of `thread` now.
+    fn sees(self, thread: u16, past: Stamp) -> bool {
+        let warp = usize::from(past.thread() / 32);
+        past.thread() == thread
+            || match warp == self.warp() {
+                true => (past.clock(), past.step()) < (self.clock(), self.step),
+                false => past.clock() <= self.clocks[warp],
+            }
     }
 }
 
 /// Shared memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Shared {
-    bytes: Vec<u8>,
-    cells: Vec<Cell>,
+    pub(crate) words: Vec<u32>,
+    bytes: u32,
     /// log2 of the bytes of a cell.
     granule: u32,
+    /// The last write of each cell; clock 0 if there was none.
+    written: Vec<Stamp>,
+    /// Which of the last writes were atomic.
+    atomic: Vec<bool>,
+    /// The last read of each cell since the last write.
+    read: Vec<Stamp>,
+    /// The warps that read at that clock.
+    readers: Vec<u32>,
 }
 
 impl Shared {
     pub(crate) fn new(bytes: u64, granule: u32) -> Shared {
-        let cells = bytes.div_ceil(u64::from(granule));
-        let granule = granule.trailing_zeros();
-        Shared { bytes: vec![0; bytes as usize], cells: vec![Cell::default(); cells as usize], granule }
-    }
-
-    #[inline]
-    fn range(&self, address: u64, bytes: u32) -> Result<std::ops::Range<usize>, FaultKind> {
-        let end = address.checked_add(u64::from(bytes)).filter(|&end| end <= self.bytes.len() as u64);
-        if end.is_none() {
-            return Err(FaultKind::OutOfBounds("shared"));
-        }
-        Ok(address as usize >> self.granule..((address as usize + bytes as usize - 1) >> self.granule) + 1)
-    }
-
-    #[inline]
-    fn peek(&self, address: u64, bytes: u32) -> u64 {
-        let at = &self.bytes[address as usize..];
-        match bytes {
-            1 => u64::from(at[0]),
-            2 => u64::from(u16::from_le_bytes([at[0], at[1]])),
-            4 => u64::from(u32::from_le_bytes([at[0], at[1], at[2], at[3]])),
-            _ => u64::from_le_bytes([at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7]]),
+        let cells = bytes.div_ceil(u64::from(granule)) as usize;
+        Shared {
+            words: vec![0; bytes.div_ceil(4) as usize],
+            bytes: bytes as u32,
+            granule: granule.trailing_zeros(),
+            written: vec![Stamp::default(); cells],
+            atomic: vec![false; cells],
+            read: vec![Stamp::default(); cells],
+            readers: vec![0; cells],
         }
     }
 
-    #[inline]
-    fn poke(&mut self, address: u64, bytes: u32, v: u64) {
-        let at = address as usize;
-        self.bytes[at..at + bytes as usize].copy_from_slice(&v.to_le_bytes()[..bytes as usize]);
+    /// Forgets all values and accesses.
+    pub(crate) fn reset(&mut self) {
+        self.written.fill(Stamp::default());
+        self.read.fill(Stamp::default());
+        self.readers.fill(0);
     }
 
-    /// Loads up to 8 bytes.
+    /// Checks an access of `bytes` bytes for every lane and narrows the addresses; lanes that do not execute get that
+    /// of the first one that does. Gives the lane of a wrong address.
     #[inline]
-    pub(crate) fn load(&mut self, who: Who<'_>, address: u64, bytes: u32, atomic: bool) -> Result<u64, FaultKind> {
-        let range = self.range(address, bytes)?;
-        for cell in &mut self.cells[range] {
-            cell.note_read(who, atomic)?;
+    pub(crate) fn narrow(&self, at: &[u64; 32], bytes: u32, exec: u32) -> Result<[u32; 32], usize> {
+        let first = at[exec.trailing_zeros() as usize % 32];
+        let (mut out, mut high) = ([0u32; 32], 0);
+        for lane in 0..32 {
+            let a = if exec >> lane & 1 == 1 { at[lane] } else { first };
+            high = high.max(a);
+            out[lane] = a as u32;
         }
-        Ok(self.peek(address, bytes))
+        if high <= u64::from(self.bytes) && high + u64::from(bytes) <= u64::from(self.bytes) {
+            return Ok(out);
+        }
+        let limit = u64::from(self.bytes);
+        let wrong =
+            |lane: &usize| exec >> lane & 1 == 1 && at[*lane].checked_add(bytes.into()).is_none_or(|e| e > limit);
+        Err((0..32).find(wrong).unwrap_or(0))
     }
 
-    /// Loads a word.
     #[inline(always)]
-    pub(crate) fn load_word(&mut self, who: Who<'_>, address: u64) -> Result<u32, FaultKind> {
-        let at = address as usize;
-        if address & 3 != 0 {
-            return Err(FaultKind::Misaligned(4));
-        }
-        if self.granule == 2
-            && let (Some(cell), Some(bytes)) = (self.cells.get_mut(at >> 2), self.bytes.get(at..at + 4))
-        {
-            cell.note_read(who, false)?;
-            return Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
-        }
-        self.load(who, address, 4, false).map(|v| v as u32)
+    fn cells(&self, at: u32, bytes: u32) -> std::ops::Range<usize> {
+        (at >> self.granule) as usize..((at + bytes - 1) >> self.granule) as usize + 1
     }
 
-    /// Stores up to 8 bytes. Two unordered stores of the same value are no race.
     #[inline]
+    pub(crate) fn peek(&self, at: u32, bytes: u32) -> u64 {
+        let low = u64::from(self.words[at as usize / 4]);
+        match bytes {
+            8 => low | u64::from(self.words[at as usize / 4 + 1]) << 32,
+            _ => crate::scalar::keep(low >> (8 * (at % 4)), 8 * bytes),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn poke(&mut self, at: u32, bytes: u32, v: u64) {
+        let word = at as usize / 4;
+        match bytes {
+            8 => (self.words[word], self.words[word + 1]) = (v as u32, (v >> 32) as u32),
+            4 => self.words[word] = v as u32,
+            _ => {
+                let shift = 8 * (at % 4);
+                let field = ((1u32 << (8 * bytes)) - 1) << shift;
+                self.words[word] = self.words[word] & !field | (v as u32) << shift & field;
+            }
+        }
+    }
+
+    /// Checks and notes the reads of a warp; gives the lane of a fault.
+    #[inline]
+    pub(crate) fn read_all(
+        &mut self,
+        who: Who<'_>,
+        base: u32,
+        bytes: u32,
+        pattern: &Pattern,
+    ) -> Result<(), (FaultKind, usize)> {
+        for place in &pattern.places {
+            let thread = if place.several { MANY } else { who.thread(place.lane) };
+            for cell in self.cells(base.wrapping_add(place.delta), bytes) {
+                let clock = self.written[cell].clock();
+                if clock.wrapping_sub(1) >= who.floor {
+                    self.may_read(who, cell, who.thread(place.lane), false)
+                        .map_err(|k| (k, usize::from(place.lane)))?;
+                }
+                self.note_read(who, cell, thread);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all the writes of a warp are in order without a closer look; notes them if so.
+    #[inline]
+    pub(crate) fn write_all(&mut self, who: Who<'_>, base: u32, bytes: u32, pattern: &Pattern) -> bool {
+        if pattern.shared || !self.all_known(who, base, bytes, pattern) {
+            return false;
+        }
+        for place in &pattern.places {
+            let stamp = Stamp::new(who.clock(), who.step, who.thread(place.lane));
+            for cell in self.cells(base.wrapping_add(place.delta), bytes) {
+                self.overwrite(cell, stamp, false);
+            }
+        }
+        true
+    }
+
+    #[inline]
+    fn all_known(&self, who: Who<'_>, base: u32, bytes: u32, pattern: &Pattern) -> bool {
+        pattern.places.iter().all(|place| {
+            self.cells(base.wrapping_add(place.delta), bytes)
+                .all(|cell| self.written[cell].clock() <= who.floor && self.read[cell].clock() <= who.floor)
+        })
+    }
+
+    #[inline(always)]
+    fn overwrite(&mut self, cell: usize, stamp: Stamp, atomic: bool) {
+        self.written[cell] = stamp;
+        self.atomic[cell] = atomic;
+        self.read[cell] = Stamp::default();
+        self.readers[cell] = 0;
+    }
+
+    /// Loads up to 8 bytes of one lane; the range has been checked.
+    pub(crate) fn load(&mut self, who: Who<'_>, lane: u8, at: u32, bytes: u32, atomic: bool) -> Result<u64, FaultKind> {
+        let thread = who.thread(lane);
+        for cell in self.cells(at, bytes) {
+            self.may_read(who, cell, thread, atomic)?;
+            if !atomic {
+                self.note_read(who, cell, thread);
+            }
+        }
+        Ok(self.peek(at, bytes))
+    }
+
+    /// Stores up to 8 bytes of one lane; the range has been checked. Two unordered stores of the same value are no race.
     pub(crate) fn store(
         &mut self,
         who: Who<'_>,
-        address: u64,
+        lane: u8,
+        at: u32,
         bytes: u32,
         v: u64,
         atomic: bool,
     ) -> Result<(), FaultKind> {
-        let range = self.range(address, bytes)?;
-        let same = self.peek(address, bytes) == v;
-        for cell in &mut self.cells[range] {
-            cell.note_write(who, atomic, same)?;
+        let same = self.peek(at, bytes) == v;
+        for cell in self.cells(at, bytes) {
+            self.may_write(who, cell, who.thread(lane), atomic, same)?;
+            self.overwrite(cell, Stamp::new(who.clock(), who.step, who.thread(lane)), atomic);
         }
-        self.poke(address, bytes, v);
+        self.poke(at, bytes, v);
         Ok(())
     }
 
@@ -144,102 +254,94 @@ impl Shared {
     pub(crate) fn update(
         &mut self,
         who: Who<'_>,
-        address: u64,
+        lane: u8,
+        at: u32,
         bytes: u32,
         f: impl Fn(u64) -> u64,
     ) -> Result<u64, FaultKind> {
-        let range = self.range(address, bytes)?;
-        for cell in &mut self.cells[range] {
-            if cell.write == 0 {
+        for cell in self.cells(at, bytes) {
+            if self.written[cell].clock() == 0 {
                 return Err(FaultKind::Uninitialised("shared"));
             }
-            cell.note_write(who, true, false)?;
+            self.may_write(who, cell, who.thread(lane), true, false)?;
+            self.overwrite(cell, Stamp::new(who.clock(), who.step, who.thread(lane)), true);
         }
-        let old = self.peek(address, bytes);
-        self.poke(address, bytes, f(old));
+        let old = self.peek(at, bytes);
+        self.poke(at, bytes, f(old));
         Ok(old)
     }
 
     /// Marks the destination of an asynchronous copy; until it lands nobody may touch it.
-    pub(crate) fn issue(&mut self, who: Who<'_>, address: u64, bytes: u32) -> Result<(), FaultKind> {
-        let range = self.range(address, bytes)?;
-        for cell in &mut self.cells[range] {
-            cell.note_write(who, false, false)?;
-            cell.in_flight = true;
+    pub(crate) fn issue(&mut self, who: Who<'_>, lane: u8, at: u32, bytes: u32) -> Result<(), FaultKind> {
+        for cell in self.cells(at, bytes) {
+            if self.written[cell].clock() > who.floor || self.read[cell].clock() > who.floor {
+                self.may_write(who, cell, who.thread(lane), false, false)?;
+            }
+            self.overwrite(cell, Stamp::new(IN_FLIGHT, 0, who.thread(lane)), false);
         }
         Ok(())
-    }
-
-    /// Fills part of a copy's destination.
-    pub(crate) fn deliver(&mut self, address: u64, data: &[u8]) {
-        self.bytes[address as usize..address as usize + data.len()].copy_from_slice(data);
     }
 
     /// The issuer has waited: the bytes are as if it had written them now.
-    pub(crate) fn land(&mut self, who: Who<'_>, address: u64, bytes: u32) {
-        let cells = address as usize >> self.granule..((address as usize + bytes as usize - 1) >> self.granule) + 1;
-        for cell in &mut self.cells[cells] {
-            *cell = Cell { write: who.clock(), write_step: who.step, writer: who.thread, ..Cell::default() };
+    pub(crate) fn land(&mut self, who: Who<'_>, lane: u8, at: u32, bytes: u32) {
+        let stamp = Stamp::new(who.clock(), who.step, who.thread(lane));
+        self.cells(at, bytes).for_each(|cell| self.overwrite(cell, stamp, false));
+    }
+
+    #[cold]
+    fn may_read(&self, who: Who<'_>, cell: usize, thread: u16, atomic: bool) -> Result<(), FaultKind> {
+        let past = self.written[cell];
+        match past.clock() {
+            IN_FLIGHT => Err(FaultKind::InFlight),
+            0 => Err(FaultKind::Uninitialised("shared")),
+            _ if atomic && self.atomic[cell] || who.sees(thread, past) => Ok(()),
+            _ => Err(FaultKind::Race { other: u32::from(past.thread()), how: "read after write" }),
         }
     }
-}
 
-impl Cell {
     #[inline(always)]
-    fn note_read(&mut self, who: Who<'_>, atomic: bool) -> Result<(), FaultKind> {
-        if self.in_flight {
+    fn note_read(&mut self, who: Who<'_>, cell: usize, thread: u16) {
+        let (past, clock, bit) = (self.read[cell], who.clock(), 1 << who.warp());
+        if past.clock() == clock && self.readers[cell] != 0 {
+            let reader = if past.thread() == thread { thread } else { MANY };
+            self.readers[cell] |= bit;
+            self.read[cell] = Stamp::new(clock, who.step, reader);
+        } else if clock > past.clock() {
+            self.readers[cell] = bit;
+            self.read[cell] = Stamp::new(clock, who.step, thread);
+        }
+    }
+
+    #[cold]
+    fn may_write(&self, who: Who<'_>, cell: usize, thread: u16, atomic: bool, same: bool) -> Result<(), FaultKind> {
+        let past = self.written[cell];
+        if past.clock() == IN_FLIGHT {
             return Err(FaultKind::InFlight);
         }
-        if self.write == 0 {
-            return Err(FaultKind::Uninitialised("shared"));
+        let ordered = atomic && self.atomic[cell] || who.sees(thread, past);
+        if past.clock() != 0 && !same && !ordered {
+            return Err(FaultKind::Race { other: u32::from(past.thread()), how: "write after write" });
         }
-        let ordered = atomic && self.atomic || who.sees(self.writer, self.write, self.write_step);
-        if !ordered {
-            return Err(FaultKind::Race { other: u32::from(self.writer), how: "read after write" });
-        }
-        if atomic {
+        let (read, readers) = (self.read[cell], self.readers[cell]);
+        if readers == 0 || read.thread() == thread {
             return Ok(());
         }
-        let (clock, bit) = (who.clock(), 1 << who.warp());
-        if self.readers != 0 && self.read == clock {
-            if self.reader != who.thread {
-                self.reader = MANY;
-            }
-            self.readers |= bit;
-            self.read_step = who.step;
-        } else if self.readers == 0 || clock > self.read {
-            (self.read, self.read_step, self.readers, self.reader) = (clock, who.step, bit, who.thread);
+        let race = |warp: u32| {
+            let other = if read.thread() == MANY { warp * 32 } else { u32::from(read.thread()) };
+            Err(FaultKind::Race { other, how: "write after read" })
+        };
+        let own = 1u32 << who.warp();
+        if readers & own != 0 && (read.clock(), read.step()) >= (who.clock(), who.step) {
+            return race(who.warp() as u32);
         }
-        Ok(())
-    }
-
-    #[inline]
-    fn note_write(&mut self, who: Who<'_>, atomic: bool, same: bool) -> Result<(), FaultKind> {
-        if self.in_flight {
-            return Err(FaultKind::InFlight);
-        }
-        let ordered = atomic && self.atomic || who.sees(self.writer, self.write, self.write_step);
-        if self.write != 0 && !same && !ordered {
-            return Err(FaultKind::Race { other: u32::from(self.writer), how: "write after write" });
-        }
-        if self.readers != 0 && self.reader != who.thread {
-            let how = "write after read";
-            let own = 1u32 << who.warp();
-            let mut others = self.readers & !own;
-            if self.readers & own != 0 && (self.read, self.read_step) >= (who.clock(), who.step) {
-                let other = if self.reader == MANY { who.warp() as u32 * 32 } else { u32::from(self.reader) };
-                return Err(FaultKind::Race { other, how });
-            }
-            while others != 0 {
-                let warp = others.trailing_zeros();
-                others &= others - 1;
-                if self.read > who.clocks[warp as usize] {
-                    let other = if self.reader == MANY { warp * 32 } else { u32::from(self.reader) };
-                    return Err(FaultKind::Race { other, how });
-                }
+        let mut others = readers & !own;
+        while others != 0 {
+            let warp = others.trailing_zeros();
+            others &= others - 1;
+            if read.clock() > who.clocks[warp as usize] {
+                return race(warp);
             }
         }
-        *self = Cell { write: who.clock(), write_step: who.step, writer: who.thread, atomic, ..Cell::default() };
         Ok(())
     }
 }

@@ -7,17 +7,20 @@
 //! may wait for another of its own warp, as independent thread scheduling allows.
 
 use crate::access;
+use crate::atom;
 use crate::block::{Block, coordinates};
 use crate::collective;
-use crate::device::{Context, Stats};
+use crate::copy::{self, Copy};
 use crate::error::{Fault, FaultKind};
 use crate::fast;
+use crate::grid::Context;
 use crate::lower::Program;
 use crate::memory::View;
 use crate::op::{BarrierKind, Class, Inst, Op, Reg};
 use crate::regs::{Regs, lanes};
 use crate::scalar::Compare;
 use crate::shared::Who;
+use crate::stats::Tally;
 use crate::types::{Kind, Ty};
 
 /// Warp instructions of one turn.
@@ -51,19 +54,6 @@ pub(crate) enum Stop {
     Spin,
 }
 
-/// A copy in flight.
-#[derive(Debug, Clone)]
-pub(crate) struct Copy {
-    pub(crate) lane: usize,
-    pub(crate) to: u64,
-    pub(crate) from: u64,
-    pub(crate) bytes: u32,
-    /// Bytes really read; the rest is zeros.
-    pub(crate) source: u32,
-    /// The lane's group; 0 until it is committed.
-    pub(crate) group: u32,
-}
-
 /// A warp.
 #[derive(Debug, Clone)]
 pub(crate) struct Warp {
@@ -78,7 +68,9 @@ pub(crate) struct Warp {
     pub(crate) committed: [u32; 32],
     pub(crate) clocks: Vec<u32>,
     /// Counts `bar.warp.sync` within a clock.
-    pub(crate) step: u32,
+    pub(crate) step: u16,
+    /// Accesses up to this clock are known, whichever warp made them.
+    floor: u32,
     pub(crate) local: Vec<u8>,
     pub(crate) local_set: Vec<bool>,
     pub(crate) executed: u64,
@@ -113,6 +105,7 @@ impl Warp {
             committed: [0; 32],
             clocks,
             step: 0,
+            floor: 0,
             local: vec![0; local],
             local_set: vec![false; local],
             executed: 0,
@@ -120,14 +113,39 @@ impl Warp {
         }
     }
 
+    /// Makes it the warp of another block: registers lose their values, except for those that every block starts with.
+    pub(crate) fn reset(&mut self, program: &Program) {
+        self.regs.forget(&program.template);
+        self.groups.clear();
+        self.groups.push(Group { pc: 0, mask: self.born, state: State::Ready });
+        self.live = self.born;
+        self.copies.clear();
+        self.committed = [0; 32];
+        self.clocks.fill(0);
+        self.clocks[self.index as usize] = 1;
+        (self.step, self.floor, self.executed, self.turns) = (0, 0, 0, 0);
+        self.local_set.fill(false);
+    }
+
     /// The next clock: what follows is not known to those who knew the last one.
     pub(crate) fn tick(&mut self) {
-        self.clocks[self.index as usize] += 1;
+        let own = self.index as usize;
+        let others = self.clocks.iter().enumerate().filter(|&(w, _)| w != own).map(|(_, &c)| c).min();
+        self.floor = others.map_or(self.clocks[own], |c| c.min(self.clocks[own]));
+        self.clocks[own] += 1;
         self.step = 0;
     }
 
-    pub(crate) fn who(&self, lane: usize) -> Who<'_> {
-        Who { thread: (self.index * 32) as u16 + lane as u16, step: self.step, clocks: &self.clocks }
+    /// What lanes did before is known to all lanes of the warp.
+    pub(crate) fn converge(&mut self) {
+        match self.step.checked_add(1) {
+            Some(step) => self.step = step,
+            None => self.tick(),
+        }
+    }
+
+    pub(crate) fn who(&self) -> Who<'_> {
+        Who { first: (self.index * 32) as u16, step: self.step, clocks: &self.clocks, floor: self.floor }
     }
 
     /// Merges groups at the same instruction and picks the one to run, with the index at which it must look up again.
@@ -158,7 +176,7 @@ pub(crate) struct Machine<'a, 'c> {
     pub(crate) shared: &'a mut crate::shared::Shared,
     pub(crate) barriers: &'a mut [crate::block::Barrier],
     pub(crate) view: &'a mut View,
-    pub(crate) stats: &'a mut Stats,
+    pub(crate) tally: &'a mut Tally,
     pub(crate) context: &'a Context<'c>,
 }
 
@@ -172,11 +190,11 @@ impl Block {
         index: usize,
         context: &Context<'_>,
         view: &mut View,
-        stats: &mut Stats,
+        tally: &mut Tally,
     ) -> Result<Stop, Box<Fault>> {
         let code = &context.program.code;
         let warp = &mut self.warps[index];
-        let mut m = Machine { warp, shared: &mut self.shared, barriers: &mut self.barriers, view, stats, context };
+        let mut m = Machine { warp, shared: &mut self.shared, barriers: &mut self.barriers, view, tally, context };
         let (mut budget, mut spins) = (SLICE, 0);
         loop {
             let Some((chosen, next)) = m.warp.pick() else { return Ok(Stop::Blocked) };
@@ -196,8 +214,8 @@ impl Block {
                     }
                 };
                 m.warp.executed += 1;
-                m.stats.warp_instructions += 1;
-                m.stats.thread_instructions += u64::from(exec.count_ones());
+                m.tally.executed[pc as usize] += 1;
+                m.tally.stats.thread_instructions += u64::from(exec.count_ones());
                 budget = budget.saturating_sub(1);
                 let step = if exec == 0 { Ok(Next::Forward) } else { m.step(inst, pc, exec, mask) };
                 match step.map_err(|t| fault(context, self.id, m.warp.index, inst, t))? {
@@ -388,19 +406,19 @@ impl Machine<'_, '_> {
                 self.write(d, exec, |_, _| if d.class == Class::W64 { now } else { now & 0xffff_ffff });
             }
             Op::Exit => {
-                access::complete(self, exec, |_| true);
+                copy::wait(self, None, exec);
                 return Ok(Next::Exit(exec));
             }
             Op::Trap => return Err((FaultKind::Trap, exec.trailing_zeros() as usize, None)),
             Op::Fence => {}
-            Op::Load(a) => return access::load(self, a, exec),
-            Op::Store(a) => return access::store(self, a, exec),
-            Op::Atom(a) => return access::atom(self, a, exec),
+            Op::Load(a) => return access::load(self, a, pc, exec),
+            Op::Store(a) => return access::store(self, a, pc, exec),
+            Op::Atom(a) => return atom::run(self, a, exec),
             Op::CopyAsync { shared, global, bytes, source } => {
-                access::copy(self, *shared, *global, *bytes, *source, exec)?
+                copy::issue(self, [*shared, *global], *bytes, *source, pc, exec)?
             }
-            Op::CopyCommit => access::commit(self, exec),
-            Op::CopyWait { pending } => access::wait(self, *pending, exec),
+            Op::CopyCommit => copy::commit(self, exec),
+            Op::CopyWait { pending } => copy::wait(self, *pending, exec),
             &Op::Barrier { kind, aligned, id, threads } => return self.barrier(kind, aligned, id, threads, exec, mask),
             _ => return collective::step(self, inst, pc, exec),
         }

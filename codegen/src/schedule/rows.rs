@@ -223,7 +223,7 @@ impl Writer<'_, '_> {
     /// The vector axis, or a single element.
     pub(super) fn row(&mut self, span: Span) {
         let Some((axis, width)) = self.plan.vector else { return self.elements(1) };
-        match self.window_inside(axis) {
+        match window_inside(self.l.nest, axis) {
             None => self.intervals(axis, width, span),
             Some((tests, taken)) => {
                 let cond = self.l.test(&tests);
@@ -309,32 +309,31 @@ impl Writer<'_, '_> {
             self.l.store(place, &nest.store, v);
         }
     }
+}
 
-    /// If windows with conditions are reduced at every position of the vector axis: tests that tell whether a whole
-    /// window lies inside, and the conditions that then hold.
-    fn window_inside(&self, vector: Axis) -> Option<(Vec<Guard>, Vec<Guard>)> {
-        let nest = self.l.nest;
-        let reductions: Vec<_> = nest.nodes.iter().filter(|n| !n.op.bound_axes().is_empty()).collect();
-        if reductions.is_empty() || reductions.iter().any(|n| n.free & (1 << vector.0) == 0) {
-            return None;
-        }
-        let bound = reductions.iter().flat_map(|n| n.op.bound_axes()).fold(0u64, |s, a| s | 1 << a.0);
-        let (mut tests, mut taken) = (Vec::new(), Vec::new());
-        for n in &nest.nodes {
-            let Op::Load { guards, .. } = &n.op else { continue };
-            for g in guards {
-                if g.index.axes() & bound == 0 || g.index.uses(vector) || taken.contains(g) {
-                    continue;
-                }
-                let test = swept(g, bound, nest)?;
-                if !tests.contains(&test) {
-                    tests.push(test);
-                }
-                taken.push(g.clone());
-            }
-        }
-        (!taken.is_empty()).then_some((tests, taken))
+/// If windows with conditions are reduced at every position of the vector axis: tests that tell whether a whole
+/// window lies inside, and the conditions that then hold.
+pub(super) fn window_inside(nest: &Nest, vector: Axis) -> Option<(Vec<Guard>, Vec<Guard>)> {
+    let reductions: Vec<_> = nest.nodes.iter().filter(|n| !n.op.bound_axes().is_empty()).collect();
+    if reductions.is_empty() || reductions.iter().any(|n| n.free & (1 << vector.0) == 0) {
+        return None;
     }
+    let bound = reductions.iter().flat_map(|n| n.op.bound_axes()).fold(0u64, |s, a| s | 1 << a.0);
+    let (mut tests, mut taken) = (Vec::new(), Vec::new());
+    for n in &nest.nodes {
+        let Op::Load { guards, .. } = &n.op else { continue };
+        for g in guards {
+            if g.index.axes() & bound == 0 || g.index.uses(vector) || taken.contains(g) {
+                continue;
+            }
+            let test = swept(g, bound, nest)?;
+            if !tests.contains(&test) {
+                tests.push(test);
+            }
+            taken.push(g.clone());
+        }
+    }
+    (!taken.is_empty()).then_some((tests, taken))
 }
 
 /// The condition that a guard holds for all positions of the bound axes; `None` if it never does or is no interval.

@@ -95,12 +95,23 @@ impl<'n> Draft<'n> {
     /// Writes `f` behind a condition, if there is one.
     pub(super) fn when(&mut self, cond: Option<Reg>, f: impl FnOnce(&mut Self)) {
         let Some(cond) = cond else { return f(self) };
+        let then = self.aside(f);
+        self.l.b.conditional(cond, (then, &[]), (Block::default(), &[]));
+    }
+
+    /// Writes one thing where a condition holds and another elsewhere; the first if there is no condition.
+    pub(super) fn either(&mut self, cond: Option<Reg>, f: impl FnOnce(&mut Self), g: impl FnOnce(&mut Self)) {
+        let Some(cond) = cond else { return f(self) };
+        let (then, otherwise) = (self.aside(f), self.aside(g));
+        self.l.b.conditional(cond, (then, &[]), (otherwise, &[]));
+    }
+
+    fn aside(&mut self, f: impl FnOnce(&mut Self)) -> Block {
         self.l.b.open_block();
         self.l.push_scope(Vec::new());
         f(self);
         self.l.pop_scope();
-        let then = self.l.b.take_block();
-        self.l.b.conditional(cond, (then, &[]), (Block::default(), &[]));
+        self.l.b.take_block()
     }
 
     /// Whether x < n, unless it always is because x stays below `most`.
@@ -143,15 +154,16 @@ pub(super) fn positions(nest: &Nest, axes: &[Axis]) -> usize {
 }
 
 /// The positions of axes, outermost first, from their row-major number; the innermost is counted in groups of `width`,
-/// which divides its extent.
+/// which divides its extent unless it is the only axis.
 pub(super) fn digits(b: &mut Builder, nest: &Nest, number: Reg, axes: &[Axis], width: usize) -> Vec<(Axis, Bound)> {
     let mut rest = number;
     let mut bounds = Vec::new();
     for (i, &axis) in axes.iter().enumerate().rev() {
         let extent = nest.extent(axis) as i64;
         let width = if i + 1 == axes.len() { width } else { 1 };
-        debug_assert!(extent % width as i64 == 0, "groups divide the extent");
-        let n = b.index(extent / width as i64);
+        let groups = extent / width as i64;
+        debug_assert!(i == 0 || groups * width as i64 == extent, "groups divide the extent");
+        let n = b.index(groups);
         let mut at = if i == 0 { rest } else { b.binary(Binary::Mod, rest, n) };
         if i > 0 {
             rest = b.binary(Binary::FloorDiv, rest, n);
@@ -160,7 +172,7 @@ pub(super) fn digits(b: &mut Builder, nest: &Nest, number: Reg, axes: &[Axis], w
             let w = b.index(width as i64);
             at = b.binary(Binary::Mul, at, w);
         }
-        bounds.push((axis, Bound::lanes(at, width, (0, extent - 1)).multiple_of(width as i64)));
+        bounds.push((axis, Bound::lanes(at, width, (0, groups * width as i64 - 1)).multiple_of(width as i64)));
     }
     bounds
 }

@@ -4,9 +4,11 @@
 //! kernel IR with [`Entry::Grid`](intwain_ir::kernel::Entry::Grid); [`crate::ptx`] writes them as text. Operands and
 //! results are aligned to [`ALIGNMENT`] bytes.
 
+mod choose;
 mod exchange;
 mod launch;
 mod naive;
+mod pointwise;
 mod product;
 
 #[cfg(test)]
@@ -77,8 +79,7 @@ pub struct GpuKernel {
 impl Gpu {
     /// Chooses how to compute something. `name` says in listings what the kernel is for.
     pub fn schedule(&self, name: &str, compute: &Compute, operands: &[&Type], results: &[&Type]) -> GpuKernel {
-        let (nest, arrays) = (Nest::new(compute, operands), launch::Arrays::new(operands, results));
-        product::schedule(name, &nest, &arrays).unwrap_or_else(|| naive::schedule(name, &nest, &arrays))
+        choose::schedule(name, Nest::new(compute, operands), &launch::Arrays::new(operands, results))
     }
 
     /// The plain schedule: one thread an element, reductions one element after another. The CPU's bits, slowly: the

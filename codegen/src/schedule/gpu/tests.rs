@@ -44,3 +44,183 @@ fn names_are_legal_and_empty_results_launch_nothing() {
     let (c, results) = compute_of(ops::Unary { function: Unary::Tanh }, std::slice::from_ref(&empty));
     assert!(schedule(Which::Naive, "k", &c, &[empty], &results).launches.is_empty());
 }
+
+/// What a schedule did.
+struct Done {
+    read: u64,
+    written: u64,
+    schedule: &'static str,
+    launches: usize,
+}
+
+/// Runs a schedule and compares it with the interpreter: bit for bit, or within `bound` of the scale of the results.
+fn check(which: Which, compute: &Compute, args: &[Tensor], results: &[Type], bound: f64, what: &str) -> Done {
+    let operand_types: Vec<Type> = args.iter().map(|t| t.ty.clone()).collect();
+    let want = interp::evaluate(compute, &args.iter().collect::<Vec<_>>(), &types(results));
+    let k = schedule(which, "k", compute, &operand_types, results);
+    let names: std::collections::BTreeSet<&str> = k.launches.iter().map(|l| l.kernel.name.as_str()).collect();
+    assert_eq!(names.len(), k.launches.len(), "{what}: kernels of one schedule have different names");
+    let out = harness::run(&k, &args.iter().collect::<Vec<_>>(), &types(results));
+    for (w, g) in want.iter().zip(&out.results) {
+        let scale = (0..w.elements()).map(|i| w.get(i).to_f64().abs()).filter(|x| x.is_finite()).fold(1.0, f64::max);
+        for i in 0..w.elements() {
+            let (x, y) = (w.get(i), g.get(i));
+            let (a, b) = (x.to_f64(), y.to_f64());
+            let equal =
+                x == y || (a.is_nan() && b.is_nan()) || (w.ty.dtype.is_float() && (a - b).abs() <= bound * scale);
+            let kernels = || k.launches.iter().map(|l| l.kernel.to_string()).collect::<String>();
+            assert!(
+                equal,
+                "{what}, {which:?} {}: element {i} of {}: {x} expected, {y} found\n{compute}{}",
+                k.schedule,
+                w.ty,
+                kernels()
+            );
+        }
+    }
+    Done {
+        read: out.stats.iter().map(|s| s.global_read).sum(),
+        written: out.stats.iter().map(|s| s.global_written).sum(),
+        schedule: k.schedule,
+        launches: k.launches.len(),
+    }
+}
+
+/// An operation under both schedules; what the fast one did.
+fn check_op(op: impl Into<Op>, args: &[Type], bound: f64) -> Done {
+    let op = op.into();
+    let (c, results) = compute_of(op.clone(), args);
+    let tensors: Vec<Tensor> = args.iter().enumerate().map(|(i, t)| tensor(t, i as u64 + 1)).collect();
+    let what = format!("{op:?} of {args:?}");
+    check(Which::Naive, &c, &tensors, &results, 0.0, &what);
+    check(Which::Fast, &c, &tensors, &results, bound, &what)
+}
+
+fn f32s(shape: &[usize]) -> Type {
+    Type::new(DType::F32, shape)
+}
+
+#[test]
+fn pointwise() {
+    for shape in [&[][..], &[1], &[3], &[8], &[5, 7], &[2, 3, 4, 6], &[0], &[3, 0, 2], &[1, 37], &[131, 130]] {
+        for d in [DType::F32, DType::F16, DType::BF16] {
+            check_op(ops::Unary { function: Unary::Exp }, &[Type::new(d, shape)], 0.0);
+        }
+        for d in DType::ALL {
+            check_op(ops::Binary { function: Binary::Max }, &[Type::new(d, shape), Type::new(d, shape)], 0.0);
+            check_op(ops::Cast { to: DType::F32 }, &[Type::new(d, shape)], 0.0);
+            check_op(ops::Cast { to: d }, &[f32s(shape)], 0.0);
+        }
+    }
+}
+
+#[test]
+fn movement() {
+    check_op(ops::Transpose { perm: vec![1, 0] }, &[f32s(&[9, 13])], 0.0);
+    check_op(ops::Transpose { perm: vec![0, 2, 1, 3] }, &[f32s(&[2, 3, 5, 8])], 0.0);
+    check_op(ops::Transpose { perm: vec![2, 0, 1] }, &[Type::new(DType::I8, [4, 5, 6])], 0.0);
+    check_op(ops::Concat { dim: 1 }, &[f32s(&[3, 5]), f32s(&[3, 16]), f32s(&[3, 1]), f32s(&[3, 9])], 0.0);
+    check_op(ops::Concat { dim: 1 }, &[f32s(&[3, 8]), f32s(&[3, 16]), f32s(&[3, 4])], 0.0);
+    check_op(ops::Concat { dim: 0 }, &[f32s(&[3, 5]), f32s(&[2, 5])], 0.0);
+    check_op(ops::Reverse { dims: vec![0, 1] }, &[f32s(&[4, 9])], 0.0);
+    for d in [DType::I32, DType::I64, DType::U8] {
+        let (table, at) = (f32s(&[6, 20]), Type::new(d, [2, 5]));
+        check_op(ops::Take { base: 0 }, &[table.clone(), at.clone()], 0.0);
+        check_op(ops::Take { base: 2 }, &[table, at.clone()], 0.0);
+        check_op(ops::Take { base: 0 }, &[f32s(&[9]), at], 0.0);
+    }
+    for dtype in DType::ALL.into_iter().filter(|d| *d != DType::Bool) {
+        check_op(ops::Iota { dim: 1, start: 3, dtype, shape: [3, 10].into() }, &[], 0.0);
+    }
+}
+
+#[test]
+fn windows() {
+    for (shape, size, stride, pad) in [
+        ([2usize, 9, 8, 5], [3usize, 3], [2usize, 2], (1, 1)),
+        ([1, 7, 7, 64], [2, 2], [2, 2], (0, 0)),
+        ([2, 6, 5, 16], [3, 3], [1, 1], (1, 1)),
+        ([1, 6, 6, 3], [5, 5], [1, 1], (2, 2)),
+    ] {
+        for function in [Reduce::Max, Reduce::Sum] {
+            let op = ops::Pool {
+                function,
+                size: size.to_vec(),
+                stride: stride.to_vec(),
+                pads: vec![pad; 2],
+                dilation: vec![1, 1],
+                input_dilation: vec![1, 1],
+            };
+            check_op(op, &[f32s(&shape)], 0.0);
+        }
+        let channels = shape[3];
+        let depthwise = ops::Conv {
+            stride: stride.to_vec(),
+            pads: vec![pad; 2],
+            input_dilation: vec![1, 1],
+            kernel_dilation: vec![1, 1],
+            groups: channels,
+            batch_groups: 1,
+        };
+        check_op(depthwise, &[f32s(&shape), f32s(&[size[0], size[1], 1, channels])], 1e-6);
+    }
+}
+
+const REDUCED: [(&[usize], &[usize]); 13] = [
+    (&[5, 9], &[1]),
+    (&[5, 9], &[0]),
+    (&[4, 16], &[1]),
+    (&[3, 100], &[1]),
+    (&[130, 6], &[0]),
+    (&[3, 4, 5], &[1, 2]),
+    (&[3, 5, 8], &[1, 2]),
+    (&[3, 5, 8], &[0, 2]),
+    (&[2, 5, 6, 9], &[1, 2]),
+    (&[2, 5, 6, 9], &[0, 3]),
+    (&[11, 1], &[1]),
+    (&[4, 0], &[1]),
+    (&[0, 4], &[1]),
+];
+
+#[test]
+fn reductions() {
+    for (shape, dims) in REDUCED {
+        for d in [DType::F32, DType::F16, DType::F64, DType::I32, DType::I8, DType::Bool] {
+            for function in [Reduce::Sum, Reduce::Max, Reduce::Min, Reduce::Prod] {
+                check_op(ops::Reduce { function, dims: dims.to_vec() }, &[Type::new(d, shape)], 1e-3);
+            }
+        }
+    }
+    for (shape, dim) in [(&[5usize, 9][..], 1), (&[9, 5], 0), (&[7, 1], 1), (&[3, 4, 6], 1), (&[3, 700], 1)] {
+        for d in [DType::F32, DType::F64, DType::I32, DType::U8] {
+            check_op(ops::ArgMax { dim }, &[Type::new(d, shape)], 0.0);
+        }
+    }
+}
+
+#[test]
+fn rows_with_statistics() {
+    for shape in [&[3usize, 5][..], &[4, 64], &[2, 3, 33], &[7, 1], &[1, 8], &[6, 1000]] {
+        let dim = shape.len() - 1;
+        for (d, bound) in [(DType::F32, 1e-6), (DType::BF16, 1e-2), (DType::F16, 1e-3)] {
+            check_op(ops::Softmax { dim }, &[Type::new(d, shape)], bound);
+            check_op(ops::LogSoftmax { dim }, &[Type::new(d, shape)], bound);
+            check_op(ops::Softmax { dim: 0 }, &[Type::new(d, shape)], bound);
+            check_op(ops::Standardize { dims: vec![dim], epsilon: 1e-3 }, &[Type::new(d, shape)], bound);
+        }
+    }
+    check_op(ops::Standardize { dims: vec![1, 2, 3], epsilon: 1e-3 }, &[f32s(&[2, 3, 4, 5])], 1e-6);
+    check_op(ops::Standardize { dims: vec![0, 1, 2], epsilon: 1e-3 }, &[f32s(&[2, 3, 4, 40])], 1e-6);
+    check_op(ops::Standardize { dims: vec![1, 2, 4], epsilon: 1e-3 }, &[f32s(&[2, 3, 4, 2, 5])], 1e-6);
+}
+
+#[test]
+fn products_fall_back_on_loops() {
+    let matmul = ops::Contract { batch: vec![], contract: vec![(1, 0)] };
+    for (m, k, n) in [(1, 1, 1), (3, 5, 7), (17, 16, 33), (2, 0, 4), (5, 64, 1)] {
+        for d in [DType::F32, DType::F64, DType::F16, DType::I32] {
+            let bound = if d == DType::F16 { 1e-3 } else { 1e-6 };
+            check_op(matmul.clone(), &[Type::new(d, [m, k]), Type::new(d, [k, n])], bound);
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use super::{Loops, Val};
 use crate::schedule::nest::{coefficient, range};
 use intwain_ir::DType;
-use intwain_ir::compute::{Atom, Guard, Index, Term};
+use intwain_ir::compute::{Atom, Axis, Guard, Index, Term};
 use intwain_ir::kernel::{Inst, Reg, RegType};
 use intwain_ir::scalar::{Binary, Compare, Scalar};
 
@@ -97,20 +97,10 @@ impl Loops<'_> {
     }
 
     fn multiple_of_terms(&self, index: &Index) -> i64 {
-        index.terms().iter().fold(0, |n, t| {
-            let atom = match &t.atom {
-                Atom::Axis(a) => match self.bound(*a) {
-                    Some(b) if b.range.0 == b.range.1 && b.width == 1 => b.range.0,
-                    Some(b) => b.multiple,
-                    None => 1,
-                },
-                Atom::FloorDiv(inner, n) => match self.multiple(inner) {
-                    m if m % n == 0 => m / n,
-                    _ => 1,
-                },
-                Atom::Mod(inner, n) => gcd(self.multiple(inner), *n),
-            };
-            gcd(n, atom * t.coeff)
+        multiple_of_terms(index, &|a| match self.bound(a) {
+            Some(b) if b.range.0 == b.range.1 && b.width == 1 => b.range.0,
+            Some(b) => b.multiple,
+            None => 1,
         })
     }
 
@@ -118,10 +108,7 @@ impl Loops<'_> {
     pub(super) fn is_even(&self, g: &Guard) -> bool {
         let Some(axis) = self.lane_axis(g.index.axes()) else { return true };
         let (Some(step), Some(b)) = (coefficient(&g.index, axis), self.bound(axis)) else { return false };
-        let unit = self.multiple_of_terms(&g.index);
-        let reach = step * (b.width as i64 - 1);
-        let whole = |bound: i64| (g.index.offset() - bound).rem_euclid(unit) + reach < unit;
-        step > 0 && unit > 0 && whole(g.lo) && whole(g.hi)
+        falls_between(g, step, b.width, self.multiple_of_terms(&g.index))
     }
 
     /// By how much an index grows from lane to lane; `None` if unevenly. 0 for indices without a lane axis.
@@ -184,6 +171,43 @@ impl Loops<'_> {
             .collect();
         Val { regs, lanes: 4 }
     }
+}
+
+/// What the variable part of an index is a multiple of, where each axis is a multiple of what `of` says.
+fn multiple_of_terms(index: &Index, of: &dyn Fn(Axis) -> i64) -> i64 {
+    index.terms().iter().fold(0, |n, t| {
+        let whole = |inner: &Index| gcd(multiple_of_terms(inner, of), inner.offset());
+        let atom = match &t.atom {
+            Atom::Axis(a) => of(*a),
+            Atom::FloorDiv(inner, n) => match whole(inner) {
+                m if m % n == 0 => m / n,
+                _ => 1,
+            },
+            Atom::Mod(inner, n) => gcd(whole(inner), *n),
+        };
+        gcd(n, atom * t.coeff)
+    })
+}
+
+/// Whether both bounds of a guard fall between groups of `width` lanes, where the index grows by `step` from lane to
+/// lane and its variable part is a multiple of `unit` in the first.
+fn falls_between(g: &Guard, step: i64, width: usize, unit: i64) -> bool {
+    let reach = step * (width as i64 - 1);
+    let between = |bound: i64| (g.index.offset() - bound).rem_euclid(unit) + reach < unit;
+    step > 0 && unit > 0 && between(g.lo) && between(g.hi)
+}
+
+/// Whether groups of `width` positions of an axis are accessed as one: the address steps along it and is a multiple of
+/// the width, and no guard falls into a group.
+pub(in crate::schedule) fn moves_groups(at: &Index, guards: &[Guard], axis: Axis, width: usize) -> bool {
+    let of = |a: Axis| if a == axis { width as i64 } else { 1 };
+    let whole = gcd(multiple_of_terms(at, &of), at.offset()) % width as i64 == 0;
+    let even = |g: &Guard| match coefficient(&g.index, axis) {
+        Some(0) => true,
+        Some(step) => falls_between(g, step, width, multiple_of_terms(&g.index, &of)),
+        None => false,
+    };
+    coefficient(at, axis) == Some(1) && whole && guards.iter().all(even)
 }
 
 /// Greatest common divisor; that of 0 and n is n.

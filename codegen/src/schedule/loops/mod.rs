@@ -13,7 +13,9 @@ mod place;
 mod reduce;
 mod value;
 
-use value::{Val, vectorizes};
+pub(super) use index::moves_groups;
+pub(super) use value::Val;
+use value::vectorizes;
 
 use super::nest::{Nest, NodeId, Op, range};
 use intwain_ir::DType;
@@ -134,9 +136,9 @@ impl<'n> Loops<'n> {
     }
 
     /// Says what the value of a node is, for all that lies in the innermost scope.
-    pub(super) fn define(&mut self, node: NodeId, value: Reg) {
+    pub(super) fn define(&mut self, node: NodeId, value: Val) {
         let home = self.home(self.nest.nodes[node].free);
-        self.scopes[home].values.insert(node, Val::one(value));
+        self.scopes[home].values.insert(node, value);
     }
 
     /// Whether the positions of these axes exist, where that is not certain.

@@ -19,7 +19,7 @@ pub(crate) fn vectorizes(dtype: DType) -> bool {
 }
 
 impl Val {
-    pub(super) fn one(r: Reg) -> Val {
+    pub(crate) fn one(r: Reg) -> Val {
         Val { regs: SmallVec::from_iter([r]), lanes: 1 }
     }
 

@@ -8,7 +8,7 @@ use intwain_ir::interp::run_devices;
 use intwain_ir::kernel::{Entry, verify};
 use intwain_ir::ops::{self, Op};
 use intwain_ir::scalar::Reduce;
-use intwain_ir::{DType, Graph, Layout, Rows, Scalar, Stage, Tensor, Type};
+use intwain_ir::{DType, Graph, Rows, Scalar, Stage, Tensor, Type};
 use std::time::Duration;
 
 /// A communication on both devices.
@@ -115,13 +115,14 @@ fn run_changed(
     ends: &Ends,
     uses: &[Both],
     slow: Slow,
+    patience: Duration,
     change: &dyn Fn(usize, String) -> String,
 ) -> [Result<Vec<(Option<Tensor>, Stats)>, Stopped>; 2] {
     let space = AddressSpace::default();
     let types = types(ends, &uses[0]);
     let mut both = exchanges(ends, &uses[0]).into_iter().enumerate().map(|(d, exchange)| {
         let mut device = Device::new(&space, d as u32);
-        device.patience = Duration::from_millis(1500);
+        device.patience = patience;
         let exchange = exchange.map(|e| {
             let text = change(d, ptx::module(&[&e.kernel]).unwrap());
             (e, text)
@@ -144,7 +145,7 @@ fn run_changed(
                 let mut got = Vec::new();
                 for operands in uses {
                     if matches!(slow, Slow::Device(s) if s == d) {
-                        std::thread::sleep(Duration::from_millis(20));
+                        std::thread::sleep(Duration::from_millis(30));
                     }
                     got.push(end.once(operands[d].as_ref())?);
                 }
@@ -156,7 +157,7 @@ fn run_changed(
 }
 
 fn run(ends: &Ends, uses: &[Both], slow: Slow) -> Vec<Both> {
-    let [a, b] = run_changed(ends, uses, slow, &|_, text| text).map(Result::unwrap);
+    let [a, b] = run_changed(ends, uses, slow, Duration::from_secs(60), &|_, text| text).map(Result::unwrap);
     a.into_iter().zip(b).map(|(a, b)| [a.0, b.0]).collect()
 }
 
@@ -186,7 +187,7 @@ fn check(ends: &Ends, uses: &[Both], slow: Slow) {
 
 /// Numbers that differ from use to use and from device to device.
 fn fill(ty: &Type, seed: usize) -> Tensor {
-    let mut state = seed as u64 * 0x9e37_79b9_7f4a_7c15 + 1;
+    let mut state = (seed as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let elements: Vec<Scalar> = (0..ty.shape.elements())
         .map(|_| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -334,15 +335,97 @@ fn nothing_is_launched_for_nothing() {
     assert_eq!((a.mailbox, a.peer_mailbox), (FLAG_BYTES + 2 * 64, FLAG_BYTES));
 }
 
-/// What moves moves in 16 bytes, whatever the elements are, and every byte once.
+/// What moves moves in 16 bytes, whatever the elements are, and so do combined elements; only the epoch is single.
 #[test]
 fn accesses_are_wide() {
     let shape = [64, 32];
     for dtype in [DType::F32, DType::BF16, DType::I8, DType::F64] {
-        let ends = gather(1, [32, 32]);
-        for e in exchanges(&ends, &both(dtype, [&shape, &shape], 1)[0]).into_iter().flatten() {
-            let text = ptx::module(&[&e.kernel]).unwrap();
-            assert_eq!(text.matches("ld.global").count() - text.matches(".u32 ").count().min(0), 0, "{text}");
+        for ends in [gather(1, [32, 32]), turn(0, [64, 64], 1, [16, 16]), reduce(Reduce::Sum)] {
+            if dtype == DType::I8 && matches!(ends[0], Op::AllReduce(_)) {
+                // Bytes are combined four at a time: there are no wider vectors of them.
+                continue;
+            }
+            for e in exchanges(&ends, &both(dtype, [&shape, &shape], 1)[0]).into_iter().flatten() {
+                let text = ptx::module(&[&e.kernel]).unwrap();
+                let wide =
+                    |l: &&str| l.contains(".v4.") && l.contains("32 ") || l.contains(".v2.") && l.contains("64 ");
+                let accesses = |what: &str| text.lines().filter(|l| l.contains(what)).collect::<Vec<_>>();
+                assert!(accesses("ld.global.nc").iter().all(wide), "{text}");
+                for what in ["ld.global.", "st.global."] {
+                    let narrow = accesses(what).iter().filter(|l| !wide(l)).count();
+                    assert_eq!(narrow, 1, "{dtype}: {what} other than of the epoch in {text}");
+                }
+            }
         }
+    }
+}
+
+/// What came of a changed text.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// The emulator stopped a kernel, or found bytes that nobody wrote.
+    Flagged(String),
+    WrongValues,
+    Unnoticed,
+}
+
+/// Runs uses with a changed text on both devices, each device late once.
+fn judge(ends: &Ends, uses: &[Both], change: &dyn Fn(usize, String) -> String) -> Verdict {
+    let mut verdict = Verdict::Unnoticed;
+    for slow in [Slow::Device(0), Slow::Device(1)] {
+        let got = run_changed(ends, uses, slow, Duration::from_secs(1), change);
+        if let Some(why) = got.iter().find_map(|g| g.as_ref().err()) {
+            return Verdict::Flagged(format!("{why:?}"));
+        }
+        let [a, b] = got.map(Result::unwrap);
+        for ((a, b), operands) in a.into_iter().zip(b).zip(uses) {
+            if [a.0, b.0] != want(ends, operands) {
+                verdict = Verdict::WrongValues;
+            }
+        }
+    }
+    verdict
+}
+
+/// The text with the n-th occurrence of something replaced.
+fn replace_nth(text: &str, from: &str, n: usize, to: &str) -> String {
+    let at = text.match_indices(from).nth(n).unwrap_or_else(|| panic!("no {from} number {n} in {text}")).0;
+    format!("{}{to}{}", &text[..at], &text[at + from.len()..])
+}
+
+/// The text without the n-th line that has something in it.
+fn without(text: &str, what: &str, n: usize) -> String {
+    let lost = text.lines().enumerate().filter(|(_, l)| l.contains(what)).nth(n).expect("a line with it").0;
+    text.lines().enumerate().filter(|(i, _)| *i != lost).map(|(_, l)| format!("{l}\n")).collect()
+}
+
+/// Weakened scopes, wrong epochs, waits and barriers left out: the emulator stops, or values are wrong.
+#[test]
+fn mutants_are_caught() {
+    const SENDER: usize = 0;
+    const RECEIVER: usize = 1;
+    /// Changes the text of both devices, by number.
+    type Change = Box<dyn Fn(usize, String) -> String>;
+    let on = |device: usize, f: fn(&str) -> String| -> Change {
+        Box::new(move |d, text| if d == device { f(&text) } else { text })
+    };
+    let ty = Type::new(DType::F32, [70, 1024]);
+    let (ends, uses) = (pass(&ty, SENDER), passed(&ty, SENDER, 5));
+    assert_eq!(judge(&ends, &uses, &|_, text| text), Verdict::Unnoticed);
+    let mutants: Vec<(&str, Change)> = vec![
+        ("the scope of signals", Box::new(|_, text| text.replace("st.release.sys", "st.release.gpu"))),
+        ("sends into a slot that is not free", on(SENDER, |t| replace_nth(t, ", 2;\n", 0, ", 3;\n"))),
+        ("does not wait for a free slot", on(SENDER, |t| without(t, "bra $wait", 0))),
+        ("does not wait for the message", on(RECEIVER, |t| without(t, "bra $wait", 0))),
+        ("only some threads wait for a free slot", on(SENDER, |t| without(t, "bar.sync", 0))),
+        ("only some threads wait for the message", on(RECEIVER, |t| without(t, "bar.sync", 0))),
+        ("waits for an epoch too few", on(RECEIVER, |t| replace_nth(t, "add.u32", 0, "sub.u32"))),
+        ("always the first slot", on(RECEIVER, |t| replace_nth(t, ", 1;\n\tcvt.u64", 0, ", 0;\n\tcvt.u64"))),
+        ("forgets the epoch", on(RECEIVER, |t| without(t, "st.global.u32", 0))),
+        ("forgets the message", on(SENDER, |t| without(t, "st.release", 0))),
+        ("forgets to free the slot", on(RECEIVER, |t| without(t, "st.release", 0))),
+    ];
+    for (name, change) in mutants {
+        assert_ne!(judge(&ends, &uses, &change), Verdict::Unnoticed, "{name}");
     }
 }

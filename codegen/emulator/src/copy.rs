@@ -1,0 +1,136 @@
+//! Asynchronous copies from global to shared memory (`cp.async`, PTX ISA 9.7.9.25): checked and marked at issue,
+//! carried out then or at the wait that forces them.
+
+use crate::access::{addresses, aligned, layout, need_address, shared_addresses};
+use crate::device::Schedule;
+use crate::error::FaultKind;
+use crate::op::{Address, Reg};
+use crate::regs::lanes;
+use crate::warp::{Machine, Trouble};
+
+/// The copies of one instruction.
+#[derive(Debug, Clone)]
+pub(crate) struct Copy {
+    /// Lanes whose copies are in flight.
+    lanes: u32,
+    to: [u32; 32],
+    from: [u64; 32],
+    bytes: u32,
+    /// Bytes really read; the rest is zeros.
+    source: [u32; 32],
+    /// The group of each lane; 0 until it is committed.
+    group: [u32; 32],
+}
+
+pub(crate) fn issue(
+    m: &mut Machine<'_, '_>,
+    [shared, global]: [Address; 2],
+    bytes: u32,
+    source: Option<Reg>,
+    pc: u32,
+    exec: u32,
+) -> Result<(), Trouble> {
+    need_address(m, shared, exec)?;
+    need_address(m, global, exec)?;
+    source.map_or(Ok(()), |s| m.need_reg(s, exec))?;
+    let (to, from) = (addresses(m, shared), addresses(m, global));
+    let source = source.map_or([bytes; 32], |s| m.warp.regs.w32[s.slot as usize].map(|n| n.min(bytes)));
+    aligned(&to, bytes, exec)?;
+    let to = shared_addresses(m, &to, bytes, exec)?;
+    m.tally.follow(pc, &to, bytes, exec);
+    let reading = lanes(exec).filter(|&lane| source[lane] > 0).fold(0, |all, lane| all | 1 << lane);
+    aligned(&from, bytes, reading)?;
+    for lane in lanes(exec) {
+        let issued = m.shared.issue(m.warp.who(), lane as u8, to[lane], bytes);
+        issued.map_err(|k| (k, lane, Some(u64::from(to[lane]))))?;
+    }
+    let copy = Copy { lanes: exec, to, from, bytes, source, group: [0; 32] };
+    // Reading now shows faults where they belong, and is the whole copy under the early schedule.
+    transfer(m, &copy, exec, m.context.schedule == Schedule::Early).map_err(|(k, lane)| (k, lane, Some(from[lane])))?;
+    m.warp.copies.push(copy);
+    count(m, &from, &source, bytes, reading);
+    Ok(())
+}
+
+fn count(m: &mut Machine<'_, '_>, from: &[u64; 32], source: &[u32; 32], bytes: u32, reading: u32) {
+    let whole = lanes(reading).filter(|&lane| source[lane] == bytes).fold(0, |all, lane| all | 1 << lane);
+    if whole != 0 {
+        m.tally.read(from, bytes, whole, layout(from, bytes, whole));
+    }
+    for lane in lanes(reading & !whole) {
+        m.tally.read_part(from[lane], source[lane]);
+    }
+}
+
+/// Reads the sources of `lanes` and, if wanted, writes them to their destinations.
+fn transfer(m: &mut Machine<'_, '_>, copy: &Copy, members: u32, write: bool) -> Result<(), (FaultKind, usize)> {
+    let (words, view) = (&mut m.shared.words, &mut *m.view);
+    let whole = lanes(members).all(|lane| copy.source[lane] == copy.bytes);
+    let shape = layout(&copy.from, copy.bytes, members);
+    let place = |lane: usize| copy.to[lane] as usize / 4;
+    match copy.bytes {
+        16 if whole => view.gather::<4>(&copy.from, members, shape, |lane, v| {
+            if write {
+                words[place(lane)..][..4].copy_from_slice(&v);
+            }
+        }),
+        8 if whole => view.gather::<2>(&copy.from, members, shape, |lane, v| {
+            if write {
+                words[place(lane)..][..2].copy_from_slice(&v);
+            }
+        }),
+        4 if whole => view.gather::<1>(&copy.from, members, shape, |lane, [v]| {
+            if write {
+                words[place(lane)] = v;
+            }
+        }),
+        _ => {
+            for lane in lanes(members) {
+                let (mut data, n) = ([0; 16], copy.source[lane] as usize);
+                if n > 0 {
+                    view.bytes(copy.from[lane], &mut data[..n]).map_err(|k| (k, lane))?;
+                }
+                if write {
+                    for (word, v) in words[place(lane)..][..copy.bytes as usize / 4].iter_mut().zip(data.chunks(4)) {
+                        *word = u32::from_le_bytes([v[0], v[1], v[2], v[3]]);
+                    }
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+pub(crate) fn commit(m: &mut Machine<'_, '_>, exec: u32) {
+    lanes(exec).for_each(|lane| m.warp.committed[lane] += 1);
+    let committed = m.warp.committed;
+    for copy in &mut m.warp.copies {
+        for lane in lanes(exec & copy.lanes).filter(|&lane| copy.group[lane] == 0).collect::<Vec<_>>() {
+            copy.group[lane] = committed[lane];
+        }
+    }
+}
+
+/// Waits until at most `pending` groups are in flight; `None` waits for everything, grouped or not.
+pub(crate) fn wait(m: &mut Machine<'_, '_>, pending: Option<u32>, exec: u32) {
+    if m.warp.copies.is_empty() {
+        return;
+    }
+    let committed = m.warp.committed;
+    let done = |copy: &Copy, lane: usize| match pending {
+        None => true,
+        Some(pending) => copy.group[lane] != 0 && copy.group[lane] + pending <= committed[lane],
+    };
+    for mut copy in std::mem::take(&mut m.warp.copies) {
+        let landed = lanes(exec & copy.lanes).filter(|&lane| done(&copy, lane)).fold(0, |all, lane| all | 1 << lane);
+        if landed != 0 {
+            // Memory freed since issue reads as nothing; the host is not allowed to free it, and the kernel cannot.
+            let _ = transfer(m, &copy, landed, m.context.schedule == Schedule::Late);
+            lanes(landed).for_each(|lane| m.shared.land(m.warp.who(), lane as u8, copy.to[lane], copy.bytes));
+            copy.lanes &= !landed;
+        }
+        if copy.lanes != 0 {
+            m.warp.copies.push(copy);
+        }
+    }
+}

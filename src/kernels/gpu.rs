@@ -1,0 +1,172 @@
+//! Kernels for GPUs: all kernels of a device's program as one PTX module, and what each command launches.
+
+use intwain_codegen::ptx::{self, EmitError};
+use intwain_codegen::schedule::gpu::{Argument, ExchangeArgument, Gpu, GpuKernel};
+use intwain_ir::Type;
+use intwain_ir::kernel::{Entry, Kernel};
+use intwain_ir::ops::Op;
+use intwain_passes::program::{Action, BufferId, Command, DeviceProgram, KernelSpec};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The code of a device's program.
+#[derive(Clone, Debug)]
+pub(crate) struct GpuCode {
+    /// The PTX module.
+    pub(crate) text: String,
+    /// Names of its kernels.
+    pub(crate) kernels: Vec<String>,
+    /// What the program launches.
+    pub(crate) launches: Launches,
+    /// Bytes that the launches of a command share.
+    pub(crate) workspace: usize,
+}
+
+/// What a program launches.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Launches {
+    /// For each kernel of the program, its launches in order.
+    pub(crate) kernels: Vec<Vec<Launch>>,
+    /// Its communications, in the order of the commands, those of `prepare` first.
+    pub(crate) communications: Vec<Communication>,
+    /// The bodies of its loops, in the order of the commands, those of `prepare` first.
+    pub(crate) bodies: Vec<Launches>,
+}
+
+/// One kernel of the module and what its parameters are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Launch<A = Argument> {
+    /// Place in the module's list.
+    pub(crate) kernel: usize,
+    /// Blocks along x, y, z.
+    pub(crate) grid: [u32; 3],
+    /// Threads of a block along x, y, z.
+    pub(crate) block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub(crate) shared: u32,
+    /// What its parameters are.
+    pub(crate) args: Vec<A>,
+}
+
+/// What a device does for a communication.
+#[derive(Clone, Debug)]
+pub(crate) struct Communication {
+    /// The channel, whose mailbox the device keeps.
+    pub(crate) channel: usize,
+    /// Bytes of the mailbox; 0 if nothing is sent either way.
+    pub(crate) mailbox: usize,
+    /// The kernel; none if there is nothing to do.
+    pub(crate) launch: Option<Launch<ExchangeArgument>>,
+}
+
+/// Schedules and emits the kernels of a program and of the bodies of its loops.
+pub(crate) fn compile(gpu: &Gpu, program: &DeviceProgram) -> Result<GpuCode, EmitError> {
+    let mut module =
+        Collector { gpu, kernels: Vec::new(), known: BTreeMap::new(), names: BTreeSet::new(), workspace: 0 };
+    let launches = module.program(program)?;
+    let text = ptx::module(&module.kernels.iter().collect::<Vec<_>>())?;
+    let kernels = module.kernels.into_iter().map(|k| k.name).collect();
+    Ok(GpuCode { text, kernels, launches, workspace: module.workspace })
+}
+
+/// The channel of a communication.
+fn channel(op: &Op) -> Option<usize> {
+    match op {
+        Op::Send(o) => Some(o.channel),
+        Op::Recv(o) => Some(o.channel),
+        Op::AllReduce(o) => Some(o.channel),
+        Op::AllGather(o) => Some(o.channel),
+        Op::ReduceScatter(o) => Some(o.channel),
+        Op::AllToAll(o) => Some(o.channel),
+        _ => None,
+    }
+}
+
+/// A module under construction.
+struct Collector<'g> {
+    gpu: &'g Gpu,
+    kernels: Vec<Kernel>,
+    /// Kernels by what they are but for their names.
+    known: BTreeMap<String, usize>,
+    names: BTreeSet<String>,
+    workspace: usize,
+}
+
+impl Collector<'_> {
+    fn program(&mut self, program: &DeviceProgram) -> Result<Launches, EmitError> {
+        let kernels = program.kernels.iter().map(|spec| self.spec(spec)).collect::<Result<_, _>>()?;
+        let (mut communications, mut bodies) = (Vec::new(), Vec::new());
+        for c in program.prepare.iter().chain(&program.step) {
+            match &c.action {
+                Action::Communicate(op) => communications.push(self.communication(op, c, program)?),
+                Action::Loop(l) => bodies.push(self.program(&l.body)?),
+                Action::Kernel(_) | Action::Leaf(_) => {}
+            }
+        }
+        Ok(Launches { kernels, communications, bodies })
+    }
+
+    fn communication(&mut self, op: &Op, c: &Command, program: &DeviceProgram) -> Result<Communication, EmitError> {
+        let ty = |b: &BufferId| &program.buffers[b.0 as usize].ty;
+        let (args, results): (Vec<&Type>, Vec<&Type>) =
+            (c.reads.iter().map(ty).collect(), c.writes.iter().map(ty).collect());
+        let unsupported = || EmitError::Unsupported { kernel: c.origin.to_string(), what: op.name().to_string() };
+        let (channel, messages) = channel(op).zip(op.messages(&args, &results)).ok_or_else(unsupported)?;
+        let name = format!("{}_{}", c.origin.path(), op.name());
+        let exchange = self.gpu.exchange(&name, &messages, args.first().copied(), results.first().copied());
+        let mailbox = exchange.as_ref().map_or(0, |e| e.mailbox);
+        let launch = exchange.map(|e| self.launch(e.kernel, e.args)).transpose()?;
+        Ok(Communication { channel, mailbox, launch })
+    }
+
+    fn spec(&mut self, spec: &KernelSpec) -> Result<Vec<Launch>, EmitError> {
+        let operands: Vec<&Type> = spec.operands.iter().map(|(ty, _)| ty).collect();
+        let results: Vec<&Type> = spec.results.iter().collect();
+        let scheduled = self.gpu.schedule(&spec.name, &spec.compute, &operands, &results);
+        self.add(scheduled)
+    }
+
+    fn add(&mut self, scheduled: GpuKernel) -> Result<Vec<Launch>, EmitError> {
+        self.workspace = self.workspace.max(scheduled.workspace);
+        scheduled.launches.into_iter().map(|l| self.launch(l.kernel, l.args)).collect()
+    }
+
+    fn launch<A>(&mut self, kernel: Kernel, args: Vec<A>) -> Result<Launch<A>, EmitError> {
+        match kernel.entry {
+            Entry::Grid { blocks: grid, threads: block } => {
+                let shared = kernel.buffer_offsets().1 as u32;
+                Ok(Launch { kernel: self.kernel(kernel), grid, block, shared, args })
+            }
+            Entry::Tasks | Entry::Tile => {
+                Err(EmitError::Unsupported { kernel: kernel.name, what: "an entry for CPUs".into() })
+            }
+        }
+    }
+
+    /// The place of a kernel in the module. Equal ones are there once, under the name of the first.
+    fn kernel(&mut self, mut kernel: Kernel) -> usize {
+        let name = std::mem::take(&mut kernel.name);
+        let text = kernel.to_string();
+        if let Some(&known) = self.known.get(&text) {
+            return known;
+        }
+        kernel.name = self.name(&name);
+        self.kernels.push(kernel);
+        self.known.insert(text, self.kernels.len() - 1);
+        self.kernels.len() - 1
+    }
+
+    /// A name that PTX allows and no other kernel has.
+    fn name(&mut self, wanted: &str) -> String {
+        let allowed = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+        let mut plain: String = wanted.chars().map(allowed).collect();
+        if !plain.starts_with(|c: char| c.is_ascii_alphabetic()) {
+            plain.insert(0, 'k');
+        }
+        let numbered = (2..).map(|n| format!("{plain}_{n}"));
+        let names = &self.names;
+        let free = std::iter::once(plain.clone()).chain(numbered).find(|n| !names.contains(n));
+        let name = free.expect("there are more numbers than names");
+        self.names.insert(name.clone());
+        name
+    }
+}

@@ -1,0 +1,97 @@
+//! What executes the programs of each device, made once and used by every program that a session loads.
+
+use super::cpu::CpuDevice;
+use super::device::{self, Device, LoadError};
+use super::devices::{DeviceKind, Devices};
+use super::gpu::{self, Driver};
+use super::links::Route;
+use super::team::Team;
+use intwain_codegen::schedule::gpu::{Gpu, Precision};
+use intwain_passes::program::DeviceProgram;
+use std::sync::Arc;
+
+/// Why devices cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Threads could not be started.
+    #[error("cannot start the threads of a device: {0}")]
+    Threads(#[from] std::io::Error),
+    /// There is no such device.
+    #[error("{devices}: {problem}")]
+    Absent {
+        /// What was asked for.
+        devices: Devices,
+        /// Why it cannot be used, and what can.
+        problem: String,
+    },
+    /// The devices do not compute in that precision.
+    #[error("{0} compute in f32 only; leave the precision out, or use ptx:0 or cuda:0")]
+    Precision(Devices),
+}
+
+/// The devices of a session.
+#[derive(Debug)]
+pub(crate) enum Engines {
+    /// The threads of each device.
+    Cpu(Vec<Arc<Team>>),
+    /// The driver of each device, and what kernels are made for.
+    Gpu(Vec<Arc<dyn Driver>>, Gpu),
+}
+
+impl Engines {
+    /// Opens devices; `threads` is for each CPU device, `None` for the machine's cores divided by the devices.
+    pub(crate) fn open(devices: &Devices, precision: Precision, threads: Option<usize>) -> Result<Engines, OpenError> {
+        match devices.kind() {
+            DeviceKind::Cpu if precision != Precision::F32 => Err(OpenError::Precision(devices.clone())),
+            DeviceKind::Cpu => {
+                let cores = std::thread::available_parallelism().map_or(1, usize::from);
+                let threads = threads.unwrap_or((cores / devices.count()).max(1));
+                let team = |_| Ok(Arc::new(Team::new(threads)?));
+                Ok(Engines::Cpu((0..devices.count()).map(team).collect::<std::io::Result<_>>()?))
+            }
+            DeviceKind::Ptx => Ok(Engines::Gpu(gpu::emulated(devices.ordinals()), Gpu { precision })),
+            DeviceKind::Cuda => {
+                let problem = "this version does not drive GPUs; ptx:0 runs the same PTX on the CPU".to_string();
+                Err(OpenError::Absent { devices: devices.clone(), problem })
+            }
+        }
+    }
+
+    /// How many devices there are.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Engines::Cpu(teams) => teams.len(),
+            Engines::Gpu(drivers, _) => drivers.len(),
+        }
+    }
+
+    /// Loads one program per device, on as many devices as there are programs.
+    pub(super) fn load(&self, programs: &[DeviceProgram]) -> Result<Vec<Box<dyn Device>>, LoadError> {
+        assert!(programs.len() <= self.count(), "{} programs for {} devices", programs.len(), self.count());
+        match self {
+            Engines::Cpu(teams) => {
+                let load = |(program, team): (&DeviceProgram, &Arc<Team>)| -> Result<Box<dyn Device>, LoadError> {
+                    Ok(Box::new(CpuDevice::new(program.clone(), team.clone())?))
+                };
+                programs.iter().zip(teams).map(load).collect()
+            }
+            Engines::Gpu(drivers, target) => gpu::load(programs, drivers, target),
+        }
+    }
+
+    /// What devices send over links. GPUs send through each other's memory.
+    pub(super) fn routes(&self, programs: &[DeviceProgram]) -> Vec<(Route, usize)> {
+        match self {
+            Engines::Cpu(_) => programs.iter().flat_map(device::routes).collect(),
+            Engines::Gpu(..) => Vec::new(),
+        }
+    }
+
+    /// The drivers of GPUs.
+    pub(super) fn drivers(&self) -> &[Arc<dyn Driver>] {
+        match self {
+            Engines::Cpu(_) => &[],
+            Engines::Gpu(drivers, _) => drivers,
+        }
+    }
+}

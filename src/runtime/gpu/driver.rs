@@ -1,0 +1,107 @@
+//! What a program needs of a GPU. The emulator and CUDA implement it; nothing above it knows which.
+
+use std::fmt;
+
+/// A place in the memory of a device. Addresses of all devices are of one space: a device that reaches another uses that
+/// one's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Address(pub(crate) u64);
+
+impl Address {
+    /// So many bytes further.
+    pub(crate) fn after(self, bytes: usize) -> Address {
+        Address(self.0 + bytes as u64)
+    }
+}
+
+/// Why a device did not do what it was told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DriverError {
+    /// The device has too little memory.
+    #[error("{device} cannot allocate {bytes} bytes of memory")]
+    Memory {
+        /// The device.
+        device: String,
+        /// What was asked for.
+        bytes: usize,
+    },
+    /// The device does not take the code: a defect.
+    #[error("{device} refuses the program's PTX: {problem}")]
+    Code {
+        /// The device.
+        device: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A kernel or copy failed: a defect.
+    #[error("{device}: {problem}")]
+    Fault {
+        /// The device.
+        device: String,
+        /// What happened and where.
+        problem: String,
+    },
+    /// The device was told to stop because another failed.
+    #[error("stopped because another device failed")]
+    Stopped,
+}
+
+/// How often a kernel runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Blocks along x, y, z.
+    pub(crate) grid: [u32; 3],
+    /// Threads of a block along x, y, z.
+    pub(crate) block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub(crate) shared: u32,
+}
+
+/// Code on a device.
+pub(crate) trait Module: Send + Sync {
+    /// Launches a kernel, by its place in the list that the module was loaded with. Parameters are pointers.
+    fn launch(&self, kernel: usize, shape: Shape, args: &[Address]) -> Result<(), DriverError>;
+}
+
+/// A GPU: memory, copies and code. Commands are executed one after another, in the order in which they are given;
+/// they may return before they are done, except where it says otherwise.
+pub(crate) trait Driver: Send + Sync {
+    /// The device's name, such as `ptx:0`.
+    fn name(&self) -> &str;
+
+    /// Allocates memory, aligned to at least 256 bytes, with no defined content.
+    fn allocate(&self, bytes: usize) -> Result<Address, DriverError>;
+
+    /// Frees an allocation, which no command uses any more.
+    fn free(&self, at: Address);
+
+    /// Copies from the host, whose memory can be reused at once.
+    fn write(&self, to: Address, data: &[u8]) -> Result<(), DriverError>;
+
+    /// Copies to the host once all commands before are done.
+    fn read(&self, from: Address, out: &mut [u8]) -> Result<(), DriverError>;
+
+    /// Copies between places that do not overlap, of this device or of one that it reaches.
+    fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<(), DriverError>;
+
+    /// Writes zeros.
+    fn clear(&self, at: Address, bytes: usize) -> Result<(), DriverError>;
+
+    /// Loads PTX text with kernels of these names.
+    fn load(&self, text: &str, kernels: &[String]) -> Result<Box<dyn Module>, DriverError>;
+
+    /// Waits until all commands are done.
+    fn synchronise(&self) -> Result<(), DriverError>;
+
+    /// Makes kernels that wait for another device end with [`DriverError::Stopped`]. Any thread may call it.
+    fn stop(&self);
+
+    /// Takes [`Driver::stop`] back.
+    fn resume(&self);
+}
+
+impl fmt::Debug for dyn Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
