@@ -3,7 +3,7 @@
 use super::{Exchange, ExchangeArgument, FLAG_BYTES};
 use crate::ptx;
 use crate::schedule::gpu::Gpu;
-use intwain_emulator::{AddressSpace, Arg, Device, HostError, Launch, LaunchError, Module, Stats};
+use intwain_emulator::{AddressSpace, Arg, Device, Launch, Module};
 use intwain_ir::interp::run_devices;
 use intwain_ir::kernel::{Entry, verify};
 use intwain_ir::ops::{self, Op};
@@ -23,13 +23,8 @@ enum Slow {
     Device(usize),
 }
 
-/// Why a device stopped.
-#[derive(Debug)]
-enum Stopped {
-    Launch(LaunchError),
-    /// The result has bytes that nobody wrote.
-    Host(HostError),
-}
+/// What a device got from every use, or why it stopped.
+type Outcome = Result<Vec<Option<Tensor>>, String>;
 
 /// One device's end, ready to run.
 struct End {
@@ -53,11 +48,10 @@ impl End {
     }
 
     /// One use of the channel.
-    fn once(&self, operand: Option<&Tensor>) -> Result<(Option<Tensor>, Stats), Stopped> {
+    fn once(&self, operand: Option<&Tensor>) -> Result<Option<Tensor>, String> {
         if let (Some(at), Some(x)) = (self.operand, operand) {
-            self.device.write(at, &x.data).map_err(Stopped::Host)?;
+            self.device.write(at, &x.data).map_err(|e| e.to_string())?;
         }
-        let mut stats = Stats::default();
         if let Some((exchange, module)) = &self.exchange {
             let Entry::Grid { blocks, threads } = exchange.kernel.entry else { panic!("not a GPU kernel") };
             let address = |a: &ExchangeArgument| match *a {
@@ -69,13 +63,13 @@ impl End {
             let args: Vec<Arg> = exchange.args.iter().map(|a| Arg::U64(address(a))).collect();
             let shape = Launch { grid: blocks, block: threads, shared: exchange.kernel.buffer_offsets().1 as u32 };
             let done = self.device.launch(module, &exchange.kernel.name, shape, &args);
-            stats = done.map_err(Stopped::Launch)?;
+            done.map_err(|e| e.to_string())?;
         }
         let read = |(at, ty): &(u64, Type)| {
             let mut y = Tensor::zeros(ty.clone());
-            self.device.read(*at, &mut y.data).map_err(Stopped::Host).map(|()| y)
+            self.device.read(*at, &mut y.data).map_err(|e| e.to_string()).map(|()| y)
         };
-        Ok((self.result.as_ref().map(read).transpose()?, stats))
+        self.result.as_ref().map(read).transpose()
     }
 }
 
@@ -117,7 +111,7 @@ fn run_changed(
     slow: Slow,
     patience: Duration,
     change: &dyn Fn(usize, String) -> String,
-) -> [Result<Vec<(Option<Tensor>, Stats)>, Stopped>; 2] {
+) -> [Outcome; 2] {
     let space = AddressSpace::default();
     let types = types(ends, &uses[0]);
     let mut both = exchanges(ends, &uses[0]).into_iter().enumerate().map(|(d, exchange)| {
@@ -158,7 +152,7 @@ fn run_changed(
 
 fn run(ends: &Ends, uses: &[Both], slow: Slow) -> Vec<Both> {
     let [a, b] = run_changed(ends, uses, slow, Duration::from_secs(60), &|_, text| text).map(Result::unwrap);
-    a.into_iter().zip(b).map(|(a, b)| [a.0, b.0]).collect()
+    a.into_iter().zip(b).map(|(a, b)| [a, b]).collect()
 }
 
 /// The interpreter's results.
@@ -375,11 +369,11 @@ fn judge(ends: &Ends, uses: &[Both], change: &dyn Fn(usize, String) -> String) -
     for slow in [Slow::Device(0), Slow::Device(1)] {
         let got = run_changed(ends, uses, slow, Duration::from_secs(1), change);
         if let Some(why) = got.iter().find_map(|g| g.as_ref().err()) {
-            return Verdict::Flagged(format!("{why:?}"));
+            return Verdict::Flagged(why.clone());
         }
         let [a, b] = got.map(Result::unwrap);
         for ((a, b), operands) in a.into_iter().zip(b).zip(uses) {
-            if [a.0, b.0] != want(ends, operands) {
+            if [a, b] != want(ends, operands) {
                 verdict = Verdict::WrongValues;
             }
         }
