@@ -10,6 +10,7 @@ mod launch;
 mod naive;
 mod pointwise;
 mod product;
+mod scatter;
 
 #[cfg(test)]
 pub(crate) mod harness;
