@@ -39,17 +39,18 @@ pub(crate) enum Engines {
 }
 
 impl Engines {
-    /// Opens devices; `threads` is for each CPU device, `None` for the machine's cores divided by the devices.
+    /// Opens devices; `threads` is for each that this machine's cores execute, `None` for the cores divided by the
+    /// devices.
     pub(crate) fn open(devices: &Devices, precision: Precision, threads: Option<usize>) -> Result<Engines, OpenError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = threads.unwrap_or((cores / devices.count()).max(1));
         match devices.kind() {
             DeviceKind::Cpu if precision != Precision::F32 => Err(OpenError::Precision(devices.clone())),
             DeviceKind::Cpu => {
-                let cores = std::thread::available_parallelism().map_or(1, usize::from);
-                let threads = threads.unwrap_or((cores / devices.count()).max(1));
                 let team = |_| Ok(Arc::new(Team::new(threads)?));
                 Ok(Engines::Cpu((0..devices.count()).map(team).collect::<std::io::Result<_>>()?))
             }
-            DeviceKind::Ptx => Ok(Engines::Gpu(gpu::emulated(devices.ordinals()), Gpu { precision })),
+            DeviceKind::Ptx => Ok(Engines::Gpu(gpu::emulated(devices.ordinals(), threads), Gpu { precision })),
             DeviceKind::Cuda => {
                 let problem = "this version does not drive GPUs; ptx:0 runs the same PTX on the CPU".to_string();
                 Err(OpenError::Absent { devices: devices.clone(), problem })

@@ -109,7 +109,8 @@ pub struct Device {
     pub schedule: Schedule,
     /// Blocks that are resident at most; a block waiting for one that is not resident yet waits for ever, as on hardware.
     pub resident: usize,
-    /// How long all blocks may spin on flags before the launch is called a deadlock.
+    /// How long all blocks may spin on flags, while no other device of the space goes on, before the launch is called a
+    /// deadlock.
     pub patience: Duration,
     /// Host threads that share the blocks of a launch whose blocks cannot communicate: a kernel without atomics, ordered
     /// accesses and fences. Results and faults are those of one thread.
@@ -228,6 +229,7 @@ impl Device {
             resident: self.resident.max(1),
             patience: self.patience,
             cancel: &self.cancel,
+            beats: self.space.beats(),
         };
         let workers = if program.independent { self.workers } else { 1 };
         match workers {

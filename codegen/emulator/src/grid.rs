@@ -22,6 +22,8 @@ pub(crate) struct Context<'a> {
     pub(crate) resident: usize,
     pub(crate) patience: Duration,
     pub(crate) cancel: &'a AtomicBool,
+    /// Counts turns that do not only wait, of all devices.
+    pub(crate) beats: &'a AtomicU64,
 }
 
 impl Context<'_> {
@@ -71,11 +73,13 @@ fn run_block(
 ) -> Result<(), LaunchError> {
     let (mut block, mut begun) = (context.block(index, spare.take()), None);
     while block.turn(context, view, tally)? != Turn::Done {
+        context.beats.fetch_add(1, Ordering::Relaxed);
         // Without a flag it can only wait for one that was meant to be one.
         if begun.get_or_insert_with(Instant::now).elapsed() > context.patience {
             return Err(block.endless(context).into());
         }
     }
+    context.beats.fetch_add(1, Ordering::Relaxed);
     *spare = Some(block);
     Ok(())
 }
@@ -84,7 +88,7 @@ fn run_block(
 fn take_turns(context: &Context<'_>, view: &mut View, tally: &mut Tally) -> Result<(), LaunchError> {
     let total = context.blocks();
     let (mut started, mut resident, mut spare) = (0u64, VecDeque::<Block>::new(), None);
-    let mut idle_since: Option<Instant> = None;
+    let mut idle_since: Option<(u64, Instant)> = None;
     while started < total || !resident.is_empty() {
         // A round: a new block if there is room, then a turn for everybody.
         if started < total && resident.len() < context.resident {
@@ -111,12 +115,16 @@ fn take_turns(context: &Context<'_>, view: &mut View, tally: &mut Tally) -> Resu
             }
         }
         if !idle || started < total && resident.len() < context.resident {
+            context.beats.fetch_add(1, Ordering::Relaxed);
             idle_since = None;
             continue;
         }
         std::thread::yield_now();
-        let since = *idle_since.get_or_insert_with(Instant::now);
-        if since.elapsed() > context.patience {
+        let beats = context.beats.load(Ordering::Relaxed);
+        // Another device that goes on may yet set the flag.
+        idle_since = idle_since.filter(|since| since.0 == beats);
+        let since = idle_since.get_or_insert_with(|| (beats, Instant::now()));
+        if since.1.elapsed() > context.patience {
             let block = resident.front().expect("an idle round has a resident block");
             return Err(block.spinning(context).into());
         }

@@ -147,6 +147,8 @@ struct Inner {
     version: AtomicU64,
     /// Serialises read-modify-writes and synchronising accesses.
     atomics: Mutex<()>,
+    /// Counts what devices do besides waiting.
+    beats: AtomicU64,
 }
 
 /// The address space that devices share: a pointer to one device's memory is valid in the others' kernels.
@@ -157,6 +159,11 @@ impl AddressSpace {
     /// An empty space.
     pub fn new() -> AddressSpace {
         AddressSpace::default()
+    }
+
+    /// Counts turns of blocks that do not only wait, on all devices: while it grows, whoever waits has reason to.
+    pub(crate) fn beats(&self) -> &AtomicU64 {
+        &self.0.beats
     }
 
     pub(crate) fn allocate(&self, device: u32, bytes: u64) -> Result<u64, HostError> {

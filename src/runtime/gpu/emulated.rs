@@ -1,8 +1,9 @@
 //! The driver of `ptx:N` devices: the emulator, which executes the text that a GPU would get and checks every access.
 
 use super::driver::{Address, Driver, DriverError, Module, Shape};
-use intwain_emulator::{self as emulator, AddressSpace, Arg, HostError, Launch, LaunchError};
+use intwain_emulator::{self as emulator, AddressSpace, Arg, FaultKind, HostError, Launch, LaunchError};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// An emulated device.
 struct Emulated {
@@ -10,12 +11,13 @@ struct Emulated {
     device: Arc<emulator::Device>,
 }
 
-/// Devices that reach each other's memory.
-pub(super) fn open(ordinals: &[u32]) -> Vec<Arc<dyn Driver>> {
+/// Devices that reach each other's memory; `threads` execute the blocks of each.
+pub(super) fn open(ordinals: &[u32], threads: usize) -> Vec<Arc<dyn Driver>> {
     let space = AddressSpace::new();
     // A device that is named twice has two memories: they must not share the emulator's number.
     let open = |(index, ordinal): (usize, &u32)| -> Arc<dyn Driver> {
-        let device = emulator::Device::new(&space, index as u32);
+        let mut device = emulator::Device::new(&space, index as u32);
+        device.workers = threads;
         Arc::new(Emulated { name: format!("ptx:{ordinal}"), device: Arc::new(device) })
     };
     ordinals.iter().enumerate().map(open).collect()
@@ -55,7 +57,7 @@ impl Driver for Emulated {
     }
 
     fn clear(&self, at: Address, bytes: usize) -> Result<(), DriverError> {
-        self.device.write(at.0, &vec![0; bytes]).map_err(self.fault())
+        self.device.fill(at.0, 0, bytes as u64).map_err(self.fault())
     }
 
     fn load(&self, text: &str, kernels: &[String]) -> Result<Box<dyn Module>, DriverError> {
@@ -72,9 +74,13 @@ impl Driver for Emulated {
         Ok(())
     }
 
-    fn stop(&self) {}
+    fn stop(&self) {
+        self.device.cancel.store(true, Ordering::Relaxed);
+    }
 
-    fn resume(&self) {}
+    fn resume(&self) {
+        self.device.cancel.store(false, Ordering::Relaxed);
+    }
 }
 
 /// Parsed text, and where it runs.
@@ -96,6 +102,9 @@ impl Module for EmulatedModule {
 
 impl EmulatedModule {
     fn error(&self, e: LaunchError) -> DriverError {
-        DriverError::Fault { device: self.name.clone(), problem: e.to_string() }
+        match &e {
+            LaunchError::Fault(fault) if fault.kind == FaultKind::Cancelled => DriverError::Stopped,
+            _ => DriverError::Fault { device: self.name.clone(), problem: e.to_string() },
+        }
     }
 }

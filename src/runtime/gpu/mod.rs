@@ -3,6 +3,8 @@
 mod device;
 mod driver;
 mod emulated;
+#[cfg(test)]
+mod tests;
 
 pub use driver::DriverError;
 
@@ -17,9 +19,9 @@ use intwain_passes::program::DeviceProgram;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Emulated devices, `ptx:N`.
-pub(super) fn emulated(ordinals: &[u32]) -> Vec<Arc<dyn Driver>> {
-    emulated::open(ordinals)
+/// Emulated devices, `ptx:N`, each executed by so many threads.
+pub(super) fn emulated(ordinals: &[u32], threads: usize) -> Vec<Arc<dyn Driver>> {
+    emulated::open(ordinals, threads)
 }
 
 /// Compiles and loads one program per device.
