@@ -17,6 +17,8 @@ pub struct Builder {
     kernel: Kernel,
     open: Vec<Open>,
     constants: HashMap<Reg, Scalar>,
+    /// Sums of a register and a constant.
+    shifted: HashMap<Reg, (Reg, i64)>,
 }
 
 /// A block being filled, with the cheap values already in it.
@@ -69,7 +71,7 @@ impl Builder {
             regs: PrimaryMap::new(),
             body: Block::default(),
         };
-        Builder { kernel, open: vec![Open::default()], constants: HashMap::new() }
+        Builder { kernel, open: vec![Open::default()], constants: HashMap::new(), shifted: HashMap::new() }
     }
 
     /// Adds a parameter, aligned to its elements.
@@ -112,6 +114,12 @@ impl Builder {
     /// The value of a register that holds a constant.
     pub fn constant_of(&self, r: Reg) -> Option<Scalar> {
         self.constants.get(&r).copied()
+    }
+
+    /// A register that differs from an i64 register by a constant, and the constant: those that it was made from, where
+    /// it is such a sum, else itself and 0.
+    pub fn parts_of(&self, r: Reg) -> (Reg, i64) {
+        self.shifted.get(&r).copied().unwrap_or((r, 0))
     }
 
     /// Depth of the innermost open block; the body is 0.
@@ -157,9 +165,19 @@ impl Builder {
             Inst::Const(x) => Some(x),
             _ => None,
         };
+        let sum = match inst {
+            Inst::Binary(Binary::Add, x, y) => {
+                self.constant_of(y).map(|c| (x, c)).or(self.constant_of(x).map(|c| (y, c)))
+            }
+            _ => None,
+        };
         let r = self.define(depth, ty, inst);
         if let Some(x) = constant {
             self.constants.insert(r, x);
+        }
+        if let Some((x, c)) = sum {
+            let (x, before) = self.parts_of(x);
+            self.shifted.insert(r, (x, before.wrapping_add(c.to_i64())));
         }
         self.open[depth].known.insert(key, r);
         r

@@ -1,6 +1,6 @@
 //! Positions and conditions as registers, hoisted term by term.
 
-use super::{Loops, Val};
+use super::{Loops, Val, Vectors};
 use crate::schedule::nest::{coefficient, range};
 use intwain_ir::DType;
 use intwain_ir::compute::{Atom, Axis, Guard, Index, Term};
@@ -23,17 +23,21 @@ impl Loops<'_> {
             .collect();
         // Outer terms first, so that their sum is formed outside.
         terms.sort_by_key(|(home, _)| *home);
-        let mut sum = self.b.index(0);
+        let (mut sum, mut offset) = (self.b.index(0), index.offset());
         for (home, t) in terms {
             let depth = self.scopes[home].depth;
-            let atom = self.atom(&t.atom, depth);
+            let mut atom = self.atom(&t.atom, depth);
+            if self.vectors == Vectors::Aligned {
+                let (part, shift) = self.b.parts_of(atom);
+                (atom, offset) = (part, offset + shift * t.coeff);
+            }
             let coeff = self.b.index(t.coeff);
             let scaled = self.b.binary_at(depth, Binary::Mul, atom, coeff);
             sum = self.b.binary_at(depth, Binary::Add, sum, scaled);
         }
         match self.b.constant_of(sum) {
-            Some(c) => (self.b.index(c.to_i64() + index.offset()), 0),
-            None => (sum, index.offset()),
+            Some(c) => (self.b.index(c.to_i64() + offset), 0),
+            None => (sum, offset),
         }
     }
 

@@ -36,11 +36,11 @@ struct Outer {
     limit: Option<Reg>,
 }
 
-/// Where the innermost inner axis begins to be counted.
+/// The thread's first inner position in a tile.
 enum Inner {
-    /// At this number of the inner axes.
+    /// The number of the inner axes.
     Number(Reg),
-    /// At this position of the innermost; the others have these.
+    /// The positions of all axes but the innermost, which are the tile's, and the position of the innermost.
     Innermost(Vec<(Axis, Bound)>, Reg),
 }
 
@@ -91,6 +91,8 @@ impl<'p> Fetch<'p> {
         let depth = l.b.depth();
         let tile = end.filter(|_| self.whole()).map(|end| l.b.compare(Compare::Lt, k, end));
         let inner = self.inner(l, k);
+        // Constants are added last, so that they become displacements.
+        let first = l.b.binary(Binary::Add, k, self.inner);
         let mut chunks = Vec::new();
         for outer in &self.outer {
             l.push_limited_at(0, outer.axes.clone(), outer.limit);
@@ -100,9 +102,9 @@ impl<'p> Fetch<'p> {
             for &(_, i) in self.share.chunks.iter().filter(|c| c.0 == outer.offset) {
                 let mut chunk = Chunk::new();
                 for element in 0..self.singles() {
-                    let at = plus(&mut l.b, self.inner, (i + element) as i64);
+                    let at = (i + element) as i64;
                     let ragged = end.filter(|_| !self.whole()).map(|end| {
-                        let k = l.b.binary(Binary::Add, k, at);
+                        let k = plus(&mut l.b, first, at);
                         l.b.compare(Compare::Lt, k, end)
                     });
                     // A limit says something of what depends on its scope's axes only.
@@ -129,14 +131,17 @@ impl<'p> Fetch<'p> {
     /// innermost, those are found once for all.
     fn inner(&self, l: &mut Loops<'_>, k: Reg) -> Inner {
         let nest = &self.product.nest;
-        let Some((&last, around)) = self.factor.inner.split_last() else { return Inner::Number(k) };
+        let whole = self
+            .factor
+            .inner
+            .split_last()
+            .filter(|(last, around)| !around.is_empty() && nest.extent(**last).is_multiple_of(self.depth));
+        let Some((&last, around)) = whole else { return Inner::Number(l.b.binary(Binary::Add, k, self.inner)) };
         let extent = nest.extent(last);
-        if around.is_empty() || !extent.is_multiple_of(self.depth) {
-            return Inner::Number(k);
-        }
         let number = divide(&mut l.b, k, extent);
         let around = digits(&mut l.b, nest, number, around, 1);
-        Inner::Innermost(around, modulo(&mut l.b, k, extent))
+        let start = modulo(&mut l.b, k, extent);
+        Inner::Innermost(around, l.b.binary(Binary::Add, start, self.inner))
     }
 
     /// Elements of the outer positions bound, at an inner position. Where `ragged` fails they are zeros
@@ -144,17 +149,17 @@ impl<'p> Fetch<'p> {
     fn elements(
         &self,
         l: &mut Loops<'_>,
-        (inner, at): (&Inner, Reg),
+        (inner, at): (&Inner, i64),
         limit: Option<Reg>,
         ragged: Option<Reg>,
     ) -> SmallVec<[Reg; 8]> {
         let axes = &self.factor.inner;
         let (first, axes) = match inner {
-            Inner::Number(k) => (*k, &axes[..]),
+            Inner::Number(first) => (*first, &axes[..]),
             Inner::Innermost(_, first) => (*first, &axes[axes.len() - 1..]),
         };
         let width = if self.share.along == Along::Inner { self.share.width } else { 1 };
-        let number = l.b.binary(Binary::Add, first, at);
+        let number = plus(&mut l.b, first, at);
         let bounds = places(l, number, axes, width);
         l.push_limited(bounds, limit);
         let mut v = l.wide(self.factor.node, self.share.width).regs;
