@@ -2,8 +2,11 @@
 
 use super::SHARED;
 use super::emit::Emitter;
-use super::text::{Class, Text, Value, long};
-use intwain_ir::kernel::{Kernel, Place, Reg};
+use super::text::{Class, Text, Value, int, long};
+use intwain_ir::DType;
+use intwain_ir::kernel::{Inst, Kernel, Place, Reg};
+use intwain_ir::scalar::Binary;
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
@@ -28,6 +31,21 @@ impl fmt::Display for Address {
 }
 
 impl Address {
+    /// The registers read.
+    pub(super) fn uses(self) -> SmallVec<[Value; 4]> {
+        self.with(&[])
+    }
+
+    /// The registers read, and others.
+    pub(super) fn with(self, others: &[Value]) -> SmallVec<[Value; 4]> {
+        let mut all = SmallVec::from_slice(others);
+        match self {
+            Address::Based(base, _) => all.push(base),
+            Address::Shared(_) => {}
+        }
+        all
+    }
+
     /// The address some bytes on.
     pub(super) fn plus(self, bytes: i64) -> Address {
         match self {
@@ -44,11 +62,42 @@ pub(super) struct Addresses {
     shared: Option<Value>,
     offsets: Vec<usize>,
     scopes: Vec<HashMap<(Place, Reg), Value>>,
+    /// Registers that are another one plus a constant.
+    sums: HashMap<Reg, (Reg, i64)>,
+    constants: HashMap<Reg, i64>,
 }
 
 impl Addresses {
     pub(super) fn new(kernel: &Kernel) -> Addresses {
-        Addresses { params: BTreeMap::new(), shared: None, offsets: kernel.buffer_offsets().0, scopes: Vec::new() }
+        Addresses {
+            params: BTreeMap::new(),
+            shared: None,
+            offsets: kernel.buffer_offsets().0,
+            scopes: Vec::new(),
+            sums: HashMap::new(),
+            constants: HashMap::new(),
+        }
+    }
+
+    /// Remembers an instruction that later addresses may look through.
+    pub(super) fn learn(&mut self, r: Reg, inst: &Inst) {
+        match inst {
+            Inst::Const(x) if x.dtype() == DType::I64 => {
+                self.constants.insert(r, x.to_i64());
+            }
+            Inst::Binary(op @ (Binary::Add | Binary::Sub), x, y) => {
+                let sum = match (op, self.constants.get(x), self.constants.get(y)) {
+                    (Binary::Add, _, Some(c)) => Some((*x, *c)),
+                    (Binary::Add, Some(c), _) => Some((*y, *c)),
+                    (Binary::Sub, _, Some(c)) => Some((*x, c.wrapping_neg())),
+                    _ => None,
+                };
+                if let Some(sum) = sum.filter(|s| s.1.unsigned_abs() < 1 << 40) {
+                    self.sums.insert(r, sum);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// A block begins: what is computed in it isn't known after it.
@@ -68,13 +117,13 @@ impl Addresses {
     /// What has to stand before the body.
     pub(super) fn prologue(&self, t: &mut Text) {
         for (i, v) in &self.params {
-            t.line(format_args!("ld.param.u64 {v}, [p{i}];"));
+            t.pure(&[*v], &[], format_args!("ld.param.u64 {v}, [p{i}];"));
         }
         for v in self.params.values() {
-            t.line(format_args!("cvta.to.global.u64 {v}, {v};"));
+            t.pure(&[*v], &[*v], format_args!("cvta.to.global.u64 {v}, {v};"));
         }
         if let Some(v) = self.shared {
-            t.line(format_args!("mov.u32 {v}, {SHARED};"));
+            t.pure(&[v], &[], format_args!("mov.u32 {v}, {SHARED};"));
         }
     }
 }
@@ -101,7 +150,15 @@ impl Emitter<'_> {
     }
 
     /// The address of an element.
-    pub(super) fn address(&mut self, place: Place, index: Reg, offset: i64) -> Address {
+    pub(super) fn address(&mut self, place: Place, mut index: Reg, mut offset: i64) -> Address {
+        while let Some(&(base, c)) = self.addresses.sums.get(&index) {
+            // Addresses of shared memory have 32 bits: what is added to must be one by itself.
+            let lo = self.ranges.get(base).lo;
+            if matches!(place, Place::Buffer(_)) && lo < 0 || offset.checked_add(c).is_none() {
+                break;
+            }
+            (index, offset) = (base, offset + c);
+        }
         let size = self.kernel.place(place).map_or(1, |p| p.0.size()) as i64;
         let start = match place {
             Place::Param(_) => 0,
@@ -136,18 +193,22 @@ impl Emitter<'_> {
         match place {
             Place::Param(i) => {
                 let base = self.param_base(i);
-                if size == 1 {
-                    return self.t.op(Class::Long, "add.s64", &[base, index]);
+                if index.class() == Class::Int {
+                    return self.t.op(Class::Long, "mad.wide.s32", &[index, int(size as i32), base]);
                 }
-                self.t.op(Class::Long, "mad.lo.s64", &[index, long(size), base])
+                let bytes = match size {
+                    1 => index,
+                    _ => self.t.op(Class::Long, "shl.b64", &[index, int(size.ilog2() as i32)]),
+                };
+                self.t.op(Class::Long, "add.s64", &[base, bytes])
             }
             Place::Buffer(_) => {
                 let base = self.shared_base();
-                let index = self.t.op(Class::Int, "cvt.u32.u64", &[index]);
+                let index = self.fit(index, Class::Int);
                 if size == 1 {
                     return self.t.op(Class::Int, "add.s32", &[base, index]);
                 }
-                self.t.op(Class::Int, "mad.lo.s32", &[index, super::text::int(size as i32), base])
+                self.t.op(Class::Int, "mad.lo.s32", &[index, int(size as i32), base])
             }
         }
     }

@@ -20,7 +20,7 @@ impl Emitter<'_> {
                 .iter()
                 .flat_map(|x| {
                     let (lo, hi) = (self.t.fresh(Class::Int), self.t.fresh(Class::Int));
-                    self.t.line(format_args!("mov.b64 {{{lo}, {hi}}}, {x};"));
+                    self.t.pure(&[lo, hi], &[*x], format_args!("mov.b64 {{{lo}, {hi}}}, {x};"));
                     [lo, hi]
                 })
                 .collect(),
@@ -48,7 +48,7 @@ impl Emitter<'_> {
                         halves.push(self.t.op(Class::Half, "cvt.u16.u32", &[*w]));
                     } else {
                         let (lo, hi) = (self.t.fresh(Class::Half), self.t.fresh(Class::Half));
-                        self.t.line(format_args!("mov.b32 {{{lo}, {hi}}}, {w};"));
+                        self.t.pure(&[lo, hi], &[*w], format_args!("mov.b32 {{{lo}, {hi}}}, {w};"));
                         halves.extend([lo, hi]);
                     }
                 }
@@ -63,7 +63,7 @@ impl Emitter<'_> {
                 .chunks(2)
                 .map(|w| {
                     let d = self.t.fresh(class);
-                    self.t.line(format_args!("mov.b64 {d}, {{{}, {}}};", w[0], w[1]));
+                    self.t.pure(&[d], w, format_args!("mov.b64 {d}, {{{}, {}}};", w[0], w[1]));
                     d
                 })
                 .collect(),
@@ -89,7 +89,7 @@ impl Emitter<'_> {
         match *halves {
             [lo, hi] => {
                 let d = self.t.fresh(Class::Int);
-                self.t.line(format_args!("mov.b32 {d}, {{{lo}, {hi}}};"));
+                self.t.pure(&[d], halves, format_args!("mov.b32 {d}, {{{lo}, {hi}}};"));
                 d
             }
             _ => self.t.op(Class::Int, "cvt.u32.u16", &halves[..1]),

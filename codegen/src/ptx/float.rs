@@ -2,6 +2,7 @@
 
 use super::EmitError;
 use super::emit::Emitter;
+use super::range::{Interval, of_type};
 use super::stream::Stream;
 use super::text::{Class, Value, float, int, literal, long};
 use intwain_ir::DType;
@@ -118,6 +119,18 @@ impl Emitter<'_> {
 
     /// A function of two elements.
     pub(super) fn binary(&mut self, op: Binary, dtype: DType, x: Value, y: Value) -> Result<Value, EmitError> {
+        self.binary_in_range(op, dtype, x, y, of_type(dtype))
+    }
+
+    /// The same where more is known of an integer x than its type.
+    pub(super) fn binary_in_range(
+        &mut self,
+        op: Binary,
+        dtype: DType,
+        x: Value,
+        y: Value,
+        range: Interval,
+    ) -> Result<Value, EmitError> {
         if let (Some(a), Some(b)) = (Self::element(dtype, x), Self::element(dtype, y)) {
             return Ok(literal(scalar::binary(op, a, b)));
         }
@@ -125,7 +138,7 @@ impl Emitter<'_> {
             return Ok(self.binary_bool(op, x, y));
         }
         if !dtype.is_float() {
-            return self.binary_int(op, dtype, x, y);
+            return self.binary_int(op, dtype, x, y, range);
         }
         let (a, b) = (self.widen(dtype, x), self.widen(dtype, y));
         let z = self.binary_float(op, dtype, a, b)?;

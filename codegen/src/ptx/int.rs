@@ -2,9 +2,15 @@
 
 use super::EmitError;
 use super::emit::Emitter;
-use super::text::{Class, Value, When, int, long};
+use super::range::Interval;
+use super::text::{Agreement, Class, Value, When, int, long};
 use intwain_ir::DType;
 use intwain_ir::scalar::{Binary, Compare, Unary};
+
+/// Whether an operation is a loop.
+pub(super) fn jumps(op: Binary, dtype: DType) -> bool {
+    op == Binary::Pow && !dtype.is_float() && dtype != DType::Bool
+}
 
 /// How an integer type is computed.
 #[derive(Clone, Copy)]
@@ -132,7 +138,15 @@ impl Emitter<'_> {
         self.wrap(dtype, y)
     }
 
-    pub(super) fn binary_int(&mut self, op: Binary, dtype: DType, x: Value, y: Value) -> Result<Value, EmitError> {
+    /// `range` is where x lies.
+    pub(super) fn binary_int(
+        &mut self,
+        op: Binary,
+        dtype: DType,
+        x: Value,
+        y: Value,
+        range: Interval,
+    ) -> Result<Value, EmitError> {
         let w = width(dtype);
         let result = match op {
             Binary::Add => self.int_op(w, "add", &[x, y]),
@@ -148,7 +162,12 @@ impl Emitter<'_> {
                 let count = self.shift_count(w, y);
                 self.int_op(w, if op == Binary::Shl { "shl" } else { "shr" }, &[x, count])
             }
-            Binary::Div | Binary::FloorDiv | Binary::Mod => self.divide(op, w, x, y),
+            Binary::Div | Binary::FloorDiv | Binary::Mod => match y.known() {
+                Some(d) if d > 0 && w.signed() && (op != Binary::Div || range.lo >= 0) => {
+                    self.divide_known(op, w, x, d, range)
+                }
+                _ => self.divide(op, w, x, y),
+            },
             Binary::Pow => self.power(w, x, y),
             Binary::Atan2 => return Err(self.unsupported(format!("atan2 of {dtype}"))),
         };
@@ -164,6 +183,51 @@ impl Emitter<'_> {
                 self.t.op(Class::Int, "cvt.u32.u64", &[count])
             }
             _ => y,
+        }
+    }
+
+    /// ⌊x/d⌋ or x mod d for a known d > 0.
+    fn divide_known(&mut self, op: Binary, w: Width, x: Value, d: i64, range: Interval) -> Value {
+        let modulo = op == Binary::Mod;
+        if range.lo >= 0 && range.hi < d {
+            return if modulo { x } else { w.literal(0) };
+        }
+        if d & (d - 1) == 0 {
+            return match (modulo, d.ilog2()) {
+                (true, _) => self.int_op(w, "and", &[x, w.literal(d - 1)]),
+                (false, 0) => x,
+                (false, n) => self.int_op(w, "shr", &[x, int(n as i32)]),
+            };
+        }
+        let q = if range.lo >= 0 {
+            self.natural_quotient(w, x, d)
+        } else {
+            // ⌊x/d⌋ = −1 − ⌊(−1 − x)/d⌋, and −1 − x is x with all bits turned.
+            let width = if w.class == Class::Long { 63 } else { 31 };
+            let sign = self.int_op(w, "shr", &[x, int(width)]);
+            let natural = self.int_op(w, "xor", &[x, sign]);
+            let q = self.natural_quotient(w, natural, d);
+            self.int_op(w, "xor", &[q, sign])
+        };
+        if modulo { self.int_op(w, "mad.lo", &[q, w.literal(-d), x]) } else { q }
+    }
+
+    /// ⌊x/d⌋ for x ≥ 0 and a d that is no power of two.
+    ///
+    /// With n bits of x and l = ⌈log₂ d⌉, the multiplier m = ⌈2^(n + l) / d⌉ has n + 1 bits and is too large by less than
+    /// 2^l / d · 2^−n of itself, so that ⌊x·m / 2^(n + l)⌋ is exact (Granlund and Montgomery, 1994).
+    fn natural_quotient(&mut self, w: Width, x: Value, d: i64) -> Value {
+        let bits = if w.class == Class::Long { 63 } else { 31 };
+        let l = 64 - (d - 1).leading_zeros();
+        let multiplier = (1u128 << (bits + l)).div_ceil(d as u128) as u64;
+        let (suffix, m) = match w.class {
+            Class::Long => ("u64", long(multiplier as i64)),
+            _ => ("u32", int(multiplier as u32 as i32)),
+        };
+        let high = self.t.op(w.class, &format!("mul.hi.{suffix}"), &[x, m]);
+        match l {
+            1 => high,
+            _ => self.t.op(w.class, &format!("shr.{suffix}"), &[high, int(l as i32 - 1)]),
         }
     }
 
@@ -252,7 +316,7 @@ impl Emitter<'_> {
         let (again, done) = (self.t.label("power"), self.t.label("powered"));
         self.t.place(&again);
         let none = self.test(w, "eq", rest, w.literal(0));
-        self.t.jump_if(none, When::True, &done);
+        self.t.jump_if(none, When::True, Agreement::Divergent, &done);
         let bit = self.int_op(w, "and", &[rest, w.literal(1)]);
         let odd = self.test(w, "ne", bit, w.literal(0));
         let product = self.int_op(w, "mul.lo", &[result, square]);

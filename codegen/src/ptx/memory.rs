@@ -41,8 +41,8 @@ fn vector(lanes: usize) -> &'static str {
 }
 
 impl Emitter<'_> {
-    /// Neighbouring elements, in as few accesses as there can be.
-    pub(super) fn load(&mut self, ty: RegType, from: Place, index: Reg, offset: i64) -> Lanes {
+    /// Neighbouring elements to registers, in as few accesses as there can be. Predicates are new ones.
+    pub(super) fn load_to(&mut self, lanes: Lanes, ty: RegType, from: Place, index: Reg, offset: i64) -> Lanes {
         let address = self.address(from, index, offset);
         let space = match from {
             Place::Param(i) => match self.kernel.params[i as usize].access {
@@ -53,19 +53,20 @@ impl Emitter<'_> {
         };
         if ty.lanes == 8 {
             let words: Lanes = (0..4).map(|_| self.t.fresh(Class::Int)).collect();
-            self.t.line(format_args!("ld.{space}.v4.b32 {}, {address};", group(&words)));
+            let line = format!("ld.{space}.v4.b32 {}, {address};", group(&words));
+            self.t.pure(&words, &address.uses(), format_args!("{line}"));
             return self.from_words(ty, &words);
         }
-        let raw = if ty.dtype == DType::Bool { Class::Int } else { Class::of(ty.dtype) };
-        let lanes: Lanes = (0..ty.lanes).map(|_| self.t.fresh(raw)).collect();
+        let bool = ty.dtype == DType::Bool;
+        let lanes = if bool { (0..ty.lanes).map(|_| self.t.fresh(Class::Int)).collect() } else { lanes };
         let size = ty.dtype.size();
         let at_once = (WIDEST / size).min(ty.lanes as usize);
         for (i, part) in lanes.chunks(at_once).enumerate() {
             let (v, m) = (vector(part.len()), memory_type(ty.dtype));
             let at = address.plus((i * at_once * size) as i64);
-            self.t.line(format_args!("ld.{space}{v}.{m} {}, {at};", group(part)));
+            self.t.pure(part, &at.uses(), format_args!("ld.{space}{v}.{m} {}, {at};", group(part)));
         }
-        if ty.dtype != DType::Bool {
+        if !bool {
             return lanes;
         }
         lanes.iter().map(|x| self.t.op(Class::Pred, "setp.ne.s32", &[*x, int(0)])).collect()
@@ -74,7 +75,7 @@ impl Emitter<'_> {
     /// Writes neighbouring elements.
     pub(super) fn store(&mut self, to: Place, index: Reg, offset: i64, value: Reg) {
         let ty = self.ty(value);
-        let mut lanes = self.lanes(value);
+        let mut lanes = self.full_lanes(value);
         if ty.dtype == DType::Bool {
             lanes = lanes.iter().map(|p| self.number(*p)).collect();
         }
@@ -86,14 +87,15 @@ impl Emitter<'_> {
         };
         if ty.lanes == 8 {
             let words = self.to_words(ty.dtype, &lanes);
-            return self.t.line(format_args!("st.{space}.v4.b32 {address}, {};", group(&words)));
+            let uses = address.with(&words);
+            return self.t.line(&uses, format_args!("st.{space}.v4.b32 {address}, {};", group(&words)));
         }
         let size = ty.dtype.size();
         let at_once = (WIDEST / size).min(lanes.len());
         for (i, part) in lanes.chunks(at_once).enumerate() {
             let (v, m) = (vector(part.len()), memory_type(ty.dtype));
             let at = address.plus((i * at_once * size) as i64);
-            self.t.line(format_args!("st.{space}{v}.{m} {at}, {};", group(part)));
+            self.t.line(&at.with(part), format_args!("st.{space}{v}.{m} {at}, {};", group(part)));
         }
     }
 
@@ -101,12 +103,14 @@ impl Emitter<'_> {
     pub(super) fn async_copy(&mut self, to: Address, from: Address, bytes: u8, guard: Option<Reg>) {
         // Only copies of 16 bytes can pass the first cache by.
         let cache = if bytes == 16 { "cg" } else { "ca" };
+        let mut uses = to.with(&from.uses());
         match guard {
-            None => self.t.line(format_args!("cp.async.{cache}.shared.global {to}, {from}, {bytes};")),
+            None => self.t.line(&uses, format_args!("cp.async.{cache}.shared.global {to}, {from}, {bytes};")),
             Some(g) => {
                 let read = self.select(self.value(g), int(i32::from(bytes)), int(0));
                 let read = self.t.in_reg(read);
-                self.t.line(format_args!("cp.async.{cache}.shared.global {to}, {from}, {bytes}, {read};"));
+                uses.push(read);
+                self.t.line(&uses, format_args!("cp.async.{cache}.shared.global {to}, {from}, {bytes}, {read};"));
             }
         }
     }

@@ -9,17 +9,24 @@
 //! immediates. Every rounding is spelled out, nothing is flushed or contracted, so a kernel gives the bits of
 //! [`intwain_ir::scalar`].
 //!
+//! Indices, i64 in the IR, live in 32 bits where interval arithmetic shows that they fit. Short conditionals become
+//! guarded instructions; results that nothing reads are dropped.
+//!
 //! Shared memory is dynamic: the launch gives [`Kernel::buffer_offsets`]`().1` bytes.
 
 mod address;
 mod bits;
 mod cast;
+mod control;
 mod emit;
 mod float;
+mod index;
 mod int;
 mod memory;
+mod range;
 mod stream;
 mod text;
+mod uniform;
 mod warp;
 
 #[cfg(test)]

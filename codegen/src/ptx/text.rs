@@ -2,6 +2,8 @@
 
 use intwain_ir::DType;
 use intwain_ir::scalar::Scalar;
+use smallvec::SmallVec;
+use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Write};
 
 /// Classes of registers.
@@ -130,12 +132,30 @@ impl fmt::Display for Value {
 #[derive(Clone, Debug)]
 pub(super) struct Label(String);
 
+/// A line, with what it reads and writes.
+#[derive(Debug)]
+struct Line {
+    text: String,
+    defines: SmallVec<[Value; 4]>,
+    uses: SmallVec<[Value; 4]>,
+    needed: Needed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Needed {
+    /// It does something.
+    Always,
+    /// Only if something reads what it writes.
+    ForResult,
+}
+
 /// Lines of a kernel's body.
 #[derive(Debug, Default)]
 pub(super) struct Text {
-    lines: String,
+    lines: Vec<Line>,
     counts: [u32; Class::ALL.len()],
     labels: u32,
+    guard: Option<(Value, When)>,
 }
 
 impl Text {
@@ -146,15 +166,31 @@ impl Text {
         Value::Reg(class, *count - 1)
     }
 
-    /// A line as it is.
-    pub(super) fn line(&mut self, line: fmt::Arguments<'_>) {
-        let _ = writeln!(self.lines, "\t{line}");
+    /// Lines from here on are executed only where the predicate is so; nothing ends that.
+    pub(super) fn guard(&mut self, guard: Option<(Value, When)>) {
+        self.guard = guard;
     }
 
-    /// An instruction without result.
-    pub(super) fn act(&mut self, code: &str, args: &[Value]) {
-        let list: Vec<String> = args.iter().map(ToString::to_string).collect();
-        self.line(format_args!("{code} {};", list.join(", ")));
+    fn push(&mut self, text: &str, defines: &[Value], uses: &[Value], needed: Needed) {
+        let mut uses = SmallVec::from_slice(uses);
+        let text = match self.guard {
+            None => format!("\t{text}\n"),
+            Some((p, when)) => {
+                uses.push(p);
+                format!("\t@{}{p} {text}\n", when.sign())
+            }
+        };
+        self.lines.push(Line { text, defines: defines.into(), uses, needed });
+    }
+
+    /// An instruction that has an effect, as it is, with the registers that it reads.
+    pub(super) fn line(&mut self, uses: &[Value], line: fmt::Arguments<'_>) {
+        self.push(&line.to_string(), &[], uses, Needed::Always);
+    }
+
+    /// An instruction that only writes registers, as it is, with those that it writes and reads.
+    pub(super) fn pure(&mut self, defines: &[Value], uses: &[Value], line: fmt::Arguments<'_>) {
+        self.push(&line.to_string(), defines, uses, Needed::ForResult);
     }
 
     /// An instruction with a result of the given class.
@@ -166,8 +202,8 @@ impl Text {
 
     /// An instruction that writes a given register.
     pub(super) fn to(&mut self, d: Value, code: &str, args: &[Value]) {
-        let all: Vec<Value> = std::iter::once(d).chain(args.iter().copied()).collect();
-        self.act(code, &all);
+        let list: Vec<String> = args.iter().map(ToString::to_string).collect();
+        self.pure(&[d], args, format_args!("{code} {d}, {};", list.join(", ")));
     }
 
     /// Copies a value to a register of its class.
@@ -197,34 +233,91 @@ impl Text {
 
     /// Places a label here.
     pub(super) fn place(&mut self, label: &Label) {
-        let _ = writeln!(self.lines, "{}:", label.0);
+        let text = format!("{}:\n", label.0);
+        let (defines, uses) = (SmallVec::new(), SmallVec::new());
+        self.lines.push(Line { text, defines, uses, needed: Needed::Always });
     }
 
     /// A jump.
     pub(super) fn jump(&mut self, label: &Label) {
-        self.line(format_args!("bra {};", label.0));
+        self.line(&[], format_args!("bra {};", label.0));
     }
 
-    /// A jump where a predicate holds, or where it doesn't.
-    pub(super) fn jump_if(&mut self, p: Value, when: When, label: &Label) {
-        let not = match when {
-            When::True => "",
-            When::False => "!",
+    /// A jump where a predicate holds, or where it doesn't. `uniform` says that all threads of the block agree.
+    pub(super) fn jump_if(&mut self, p: Value, when: When, agreement: Agreement, label: &Label) {
+        let uniform = match agreement {
+            Agreement::Uniform => ".uni",
+            Agreement::Divergent => "",
         };
-        self.line(format_args!("@{not}{p} bra {};", label.0));
+        self.line(&[p], format_args!("@{}{p} bra{uniform} {};", when.sign(), label.0));
     }
 
-    /// The declarations of all registers, then the lines.
-    pub(super) fn finish(self, prologue: &Text) -> String {
+    /// Drops lines whose results nothing reads.
+    fn sweep(&mut self) {
+        loop {
+            let read: HashSet<Value> =
+                self.lines.iter().flat_map(|l| l.uses.iter().filter(|u| !l.defines.contains(u))).copied().collect();
+            let before = self.lines.len();
+            self.lines.retain(|l| l.needed == Needed::Always || l.defines.iter().any(|d| read.contains(d)));
+            if self.lines.len() == before {
+                return;
+            }
+        }
+    }
+
+    /// The declarations of all registers, then the lines. Registers are numbered in the order of the lines.
+    pub(super) fn finish(mut self, prologue: Text) -> String {
+        self.lines.splice(0..0, prologue.lines);
+        self.sweep();
+        let mut names = Names::default();
+        let mut body = String::new();
+        for l in &self.lines {
+            names.rename(&l.text, &mut body);
+        }
         let mut out = String::new();
         for class in Class::ALL {
-            let n = self.counts[class as usize];
+            let n = names.counts[class as usize];
             if n > 0 {
                 let _ = writeln!(out, "\t.reg .{} {}<{n}>;", class.ty(), class.prefix());
             }
         }
         out.push('\n');
-        out + &prologue.lines + &self.lines
+        out + &body
+    }
+}
+
+/// New numbers of registers.
+#[derive(Debug, Default)]
+struct Names {
+    new: HashMap<(Class, u32), u32>,
+    counts: [u32; Class::ALL.len()],
+}
+
+impl Names {
+    /// Appends a line with its registers renamed. A register is `%`, a class's letters and digits.
+    fn rename(&mut self, line: &str, out: &mut String) {
+        let mut parts = line.split('%');
+        out.push_str(parts.next().unwrap_or_default());
+        for part in parts {
+            let letters = part.len() - part.trim_start_matches(|c: char| c.is_ascii_lowercase()).len();
+            let digits = part[letters..].len() - part[letters..].trim_start_matches(|c: char| c.is_ascii_digit()).len();
+            let class = Class::ALL.into_iter().find(|c| &c.prefix()[1..] == &part[..letters]);
+            let number = part[letters..letters + digits].parse::<u32>();
+            out.push('%');
+            out.push_str(&part[..letters]);
+            match (class, number) {
+                (Some(class), Ok(n)) => {
+                    let counts = &mut self.counts;
+                    let new = *self.new.entry((class, n)).or_insert_with(|| {
+                        counts[class as usize] += 1;
+                        counts[class as usize] - 1
+                    });
+                    let _ = write!(out, "{new}");
+                    out.push_str(&part[letters + digits..]);
+                }
+                _ => out.push_str(&part[letters..]),
+            }
+        }
     }
 }
 
@@ -233,4 +326,20 @@ impl Text {
 pub(super) enum When {
     True,
     False,
+}
+
+impl When {
+    fn sign(self) -> &'static str {
+        match self {
+            When::True => "",
+            When::False => "!",
+        }
+    }
+}
+
+/// Whether the threads of a block take a jump together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Agreement {
+    Uniform,
+    Divergent,
 }

@@ -3,7 +3,7 @@
 use super::EmitError;
 use super::address::Address;
 use super::emit::Emitter;
-use super::text::{Class, Value, When, int};
+use super::text::{Agreement, Class, Value, When, int};
 use intwain_ir::DType;
 use intwain_ir::kernel::{Entry, MatrixForm, MmaShape, Place, Reg, Shuffle};
 use smallvec::SmallVec;
@@ -32,10 +32,10 @@ impl Emitter<'_> {
             }
             class @ (Class::Long | Class::Double) => {
                 let (lo, hi) = (self.t.fresh(Class::Int), self.t.fresh(Class::Int));
-                self.t.line(format_args!("mov.b64 {{{lo}, {hi}}}, {x};"));
+                self.t.pure(&[lo, hi], &[x], format_args!("mov.b64 {{{lo}, {hi}}}, {x};"));
                 let (lo, hi) = (self.shuffle_word(how, lo), self.shuffle_word(how, hi));
                 let d = self.t.fresh(class);
-                self.t.line(format_args!("mov.b64 {d}, {{{lo}, {hi}}};"));
+                self.t.pure(&[d], &[lo, hi], format_args!("mov.b64 {d}, {{{lo}, {hi}}};"));
                 d
             }
         }
@@ -53,7 +53,7 @@ impl Emitter<'_> {
         };
         let members = if threads < 32 { (1u32 << threads) - 1 } else { u32::MAX };
         let d = self.t.fresh(x.class());
-        self.t.line(format_args!("shfl.sync.{mode}.b32 {d}, {x}, {n}, 31, {members:#x};"));
+        self.t.pure(&[d], &[x], format_args!("shfl.sync.{mode}.b32 {d}, {x}, {n}, 31, {members:#x};"));
         d
     }
 
@@ -66,7 +66,8 @@ impl Emitter<'_> {
         };
         let n = d.len();
         let all = list(&fragments);
-        self.t.line(format_args!("ldmatrix.sync.aligned.m8n8.x{n}{trans}.shared.b16 {all}, {address};"));
+        let line = format!("ldmatrix.sync.aligned.m8n8.x{n}{trans}.shared.b16 {all}, {address};");
+        self.t.pure(&fragments, &address.uses(), format_args!("{line}"));
         for (r, v) in d.iter().zip(fragments) {
             self.define(*r, SmallVec::from_elem(v, 1));
         }
@@ -97,7 +98,8 @@ impl Emitter<'_> {
         let out: Vec<Value> = c.iter().map(|v| self.t.fresh(v.class())).collect();
         let (dl, al, bl, cl) = (list(&out), list(&a), list(&b), list(&c));
         let types = format!("{sum}.{of}.{of}.{sum}");
-        self.t.line(format_args!("mma.sync.aligned.m{m}n{n}k{k}.row.col.{types} {dl}, {al}, {bl}, {cl};"));
+        let line = format!("mma.sync.aligned.m{m}n{n}k{k}.row.col.{types} {dl}, {al}, {bl}, {cl};");
+        self.t.pure(&out, &[a, b, c].concat(), format_args!("{line}"));
         let out = if sum == "f16" { self.unpacked(&out) } else { out };
         for (r, v) in d.iter().zip(out) {
             self.define(*r, SmallVec::from_elem(v, 1));
@@ -119,7 +121,7 @@ impl Emitter<'_> {
             .chunks(2)
             .map(|pair| {
                 let d = self.t.fresh(Class::Int);
-                self.t.line(format_args!("mov.b32 {d}, {};", list(pair)));
+                self.t.pure(&[d], pair, format_args!("mov.b32 {d}, {};", list(pair)));
                 d
             })
             .collect()
@@ -130,7 +132,7 @@ impl Emitter<'_> {
             .iter()
             .flat_map(|w| {
                 let pair = [self.t.fresh(Class::Half), self.t.fresh(Class::Half)];
-                self.t.line(format_args!("mov.b32 {}, {w};", list(&pair)));
+                self.t.pure(&pair, &[*w], format_args!("mov.b32 {}, {w};", list(&pair)));
                 pair
             })
             .collect()
@@ -141,7 +143,7 @@ impl Emitter<'_> {
         let address = self.address(to, index, 0);
         let v = self.value(value);
         let v = self.t.in_reg(v);
-        self.t.line(format_args!("st.release.sys.global.u32 {address}, {v};"));
+        self.t.line(&address.with(&[v]), format_args!("st.release.sys.global.u32 {address}, {v};"));
     }
 
     /// Waits until a flag has reached a value, as numbers that wrap.
@@ -151,9 +153,9 @@ impl Emitter<'_> {
         let again = self.t.label("wait");
         let seen = self.t.fresh(Class::Int);
         self.t.place(&again);
-        self.t.line(format_args!("ld.acquire.sys.global.u32 {seen}, {address};"));
+        self.t.line(&address.uses(), format_args!("ld.acquire.sys.global.u32 {seen}, {address};"));
         let ahead = self.t.op(Class::Int, "sub.s32", &[seen, wanted]);
         let early = self.t.op(Class::Pred, "setp.lt.s32", &[ahead, int(0)]);
-        self.t.jump_if(early, When::True, &again);
+        self.t.jump_if(early, When::True, Agreement::Divergent, &again);
     }
 }

@@ -128,6 +128,122 @@ fn case(kernel: Kernel, inputs: &[&[Scalar]], expected: Vec<Scalar>) -> Case {
     Case { kernel, memory, expected }
 }
 
+/// Operations on indices that provably fit in 32 bits, and on some that don't.
+#[test]
+fn indices() {
+    let mut bits = Bits(5);
+    let mut cases = Vec::new();
+    let wide = |x: &Scalar| scalar::cast(DType::I64, *x);
+    for (narrow, also) in [
+        (DType::I16, DType::I16),
+        (DType::U8, DType::I16),
+        (DType::I32, DType::U8),
+        (DType::I32, DType::I32),
+        (DType::U32, DType::I16),
+        (DType::Bool, DType::I8),
+    ] {
+        let [x, y, z] = elements(narrow, &mut bits);
+        let y: Vec<Scalar> = y.iter().map(|y| scalar::cast(also, *y)).collect();
+        for &op in Binary::ALL.iter().filter(|op| op.accepts(DType::I64)) {
+            let name = format!("{}_index_{narrow}_{also}", op.name());
+            let mut b = Builder::new(name, threads(N as u32), Bound::Memory);
+            let (p, q) = (b.param(narrow, N, Access::Constant), b.param(also, N, Access::Constant));
+            let to = b.param(DType::I64, N, Access::Write);
+            let at = b.id(Id::Thread(0));
+            let (v, w) = (b.load(p, at, 0, 1), b.load(q, at, 0, 1));
+            let (v, w) = (b.cast(DType::I64, v), b.cast(DType::I64, w));
+            let r = b.binary(op, v, w);
+            b.store(to, at, 0, r);
+            let expected = x.iter().zip(&y).map(|(x, y)| scalar::binary(op, wide(x), wide(y))).collect();
+            cases.push(case(b.finish(), &[&x, &y], expected));
+        }
+        for &op in Unary::ALL.iter().filter(|op| op.accepts(DType::I64) && op.result(DType::I64) == DType::I64) {
+            let mut b = Builder::new(format!("{}_index_{narrow}_{also}", op.name()), threads(N as u32), Bound::Memory);
+            let p = b.param(narrow, N, Access::Constant);
+            let to = b.param(DType::I64, N, Access::Write);
+            let at = b.id(Id::Thread(0));
+            let v = b.load(p, at, 0, 1);
+            let v = b.cast(DType::I64, v);
+            let r = b.unary(op, v);
+            b.store(to, at, 0, r);
+            cases.push(case(b.finish(), &[&x], x.iter().map(|x| scalar::unary(op, wide(x))).collect()));
+        }
+        let mut b = Builder::new(format!("mixed_{narrow}_{also}"), threads(N as u32), Bound::Memory);
+        let (p, q, s) = (
+            b.param(narrow, N, Access::Constant),
+            b.param(also, N, Access::Constant),
+            b.param(narrow, N, Access::Constant),
+        );
+        let to = b.param(DType::I64, N, Access::Write);
+        let at = b.id(Id::Thread(0));
+        let loads = [b.load(p, at, 0, 1), b.load(q, at, 0, 1), b.load(s, at, 0, 1)];
+        let [x64, y64, z64] = loads.map(|v| b.cast(DType::I64, v));
+        let f = b.fma(x64, y64, z64);
+        let less = b.compare(Compare::Lt, x64, f);
+        let both = b.select(less, f, y64);
+        let single = b.cast(DType::I32, both);
+        let back = b.cast(DType::I64, single);
+        let sum = b.binary(Binary::Add, both, back);
+        b.store(to, at, 0, sum);
+        let expected = (0..N)
+            .map(|i| {
+                let [x, y, z] = [wide(&x[i]), wide(&y[i]), wide(&z[i])].map(Scalar::to_i64);
+                let f = x.wrapping_mul(y).wrapping_add(z);
+                let both = if x < f { f } else { y };
+                Scalar::from_i64(DType::I64, both.wrapping_add(i64::from(both as i32)))
+            })
+            .collect();
+        cases.push(case(b.finish(), &[&x, &y, &z], expected));
+    }
+    check(cases, |_| false);
+}
+
+/// Division by constants around multiples, where a wrong multiplier shows.
+#[test]
+fn division_by_constants() {
+    let divisors: Vec<i64> = (1..=40)
+        .chain([49, 56, 64, 100, 112, 127, 128, 196, 225, 641, 1000, 3136, 12544, 50176, 65535, 65537, 150528])
+        .chain([6_700_417, 1 << 30, (1 << 30) - 1, (1 << 30) + 1, i64::from(i32::MAX), i64::from(i32::MAX) - 1])
+        .collect();
+    let mut cases = Vec::new();
+    for (dtype, natural) in [(DType::I32, false), (DType::I32, true), (DType::I64, false), (DType::I64, true)] {
+        let most = if dtype == DType::I32 { i64::from(i32::MAX) } else { i64::MAX };
+        for &d in &divisors {
+            let quotients = [0, 1, 2, 3, 5, 1 << 10, most / d / 2, most / d - 1, most / d];
+            let mut xs: Vec<i64> = quotients
+                .iter()
+                .flat_map(|q| [-2, -1, 0, 1, 2].map(|r| q.saturating_mul(d).saturating_add(r).min(most)))
+                .flat_map(|x| if natural { [x.max(0), x.max(0) / 2] } else { [x, -x] })
+                .collect();
+            xs.extend([most, most - 1, if natural { 0 } else { -most - 1 }]);
+            xs.resize(N, most);
+            let x: Vec<Scalar> = xs.iter().map(|x| Scalar::from_i64(dtype, *x)).collect();
+            let kind = if natural { "natural" } else { "signed" };
+            let mut b = Builder::new(format!("divide_{dtype}_{kind}_{d}"), threads(N as u32), Bound::Memory);
+            let from = b.param(dtype, N, Access::Constant);
+            let to = b.param(DType::I64, 2 * N, Access::Write);
+            let at = b.id(Id::Thread(0));
+            let v = b.load(from, at, 0, 1);
+            let mut v = b.cast(DType::I64, v);
+            if natural {
+                let zero = b.index(0);
+                v = b.binary(Binary::Max, v, zero);
+            }
+            let k = b.index(d);
+            let (q, r) = (b.binary(Binary::FloorDiv, v, k), b.binary(Binary::Mod, v, k));
+            b.store(to, at, 0, q);
+            b.store(to, at, N as i64, r);
+            let int = |x| Scalar::from_i64(DType::I64, x);
+            let quotients = xs.iter().map(|x| int(x.div_euclid(d)));
+            let expected = quotients.chain(xs.iter().map(|x| int(x.rem_euclid(d)))).collect();
+            let mut c = case(b.finish(), &[&x], expected);
+            c.memory[1] = vec![0; 16 * N];
+            cases.push(c);
+        }
+    }
+    check(cases, |_| false);
+}
+
 /// Whether bits are equal, or both are NaN where the operation may give any.
 fn same(a: Scalar, b: Scalar, any_nan: bool) -> bool {
     a == b || any_nan && a.dtype().is_float() && a.to_f64().is_nan() && b.to_f64().is_nan()
@@ -144,7 +260,7 @@ fn check(cases: Vec<Case>, any_nan: impl Fn(&str) -> bool) {
             let args: Vec<String> = (0..case.kernel.params.len() - 1)
                 .map(|p| {
                     let d = case.kernel.params[p].dtype;
-                    Scalar::read(d, &case.memory[p][i * d.size()..]).to_string()
+                    Scalar::read(d, &case.memory[p][i % N * d.size()..]).to_string()
                 })
                 .collect();
             assert!(same(*want, got, any_nan(name)), "{name}({}) is {got}, not {want}", args.join(", "));
