@@ -4,58 +4,101 @@
 //! sums: both serve other ways to multiply as well. A thread block computes a [`tile`](tile::Tile) of the result for one
 //! batch position; `share` and `fetch` bring tiles of the factors into shared memory, whatever expressions the factors
 //! are, so that convolutions need nothing of their own; `multiply` is the main loop. Every sum is one chain of fused
-//! multiply-adds in order, so the results have the CPU's bits.
+//! multiply-adds in order, so the results have the CPU's bits, unless the [`plan`](plan::Plan) has long sums in parts
+//! because there are few tiles: then every part is such a chain, and the parts are added in order (`split`).
 
 mod fetch;
 mod multiply;
+mod plan;
 mod recognise;
 mod rest;
 mod share;
+mod split;
 mod tile;
 
 #[cfg(test)]
 mod tests;
 
-use super::GpuKernel;
 use super::launch::{Arrays, Draft};
-use crate::schedule::loops::Bound;
+use super::{GpuKernel, Launch, pointwise};
 use crate::schedule::nest::Nest;
-use intwain_ir::compute::Axis;
-use intwain_ir::kernel::Reg;
+use intwain_ir::kernel::{Builder, Reg};
 use intwain_ir::scalar::Binary;
 use multiply::{Position, Range};
+use plan::Plan;
 use recognise::{Product, recognise};
 use rest::Held;
-use tile::{GROUP, Tile, divide, modulo, times};
+use tile::{GROUP, Tile, divide, modulo, plus, times};
 
 /// The kernels of a contraction; `None` if the nest is none.
 pub(super) fn schedule(name: &str, nest: &Nest, arrays: &Arrays) -> Option<GpuKernel> {
     let product = recognise(nest, arrays.operands.len())?;
-    let tile = Tile::choose(product.dtype, product.batch, product.rows, product.columns);
-    let blocks = product.batch * tile.count(product.rows, product.columns);
-    let mut d = Draft::new(name, &product.nest, arrays, blocks, tile.threads() as u32);
-    let (at, batch) = position(&mut d, &product, &tile);
-    d.l.push_scope(batch);
-    let range = (product.inner > 0).then(|| Range { begin: d.l.b.index(0), end: d.l.b.index(product.inner as i64) });
-    let sums = multiply::sums(&mut d.l, &product, &tile, &at, range);
-    let held = held(&mut d, &product, &tile, &at, sums);
-    rest::finish(&mut d, &product, &held);
-    d.l.pop_scope();
-    Some(GpuKernel { launches: vec![d.finish()], workspace: 0, schedule: "product" })
+    let plan = Plan::choose(&product);
+    in_parts(name, &product, arrays, &plan).or_else(|| {
+        let launches = vec![launch(name, &product, arrays, &plan)];
+        Some(GpuKernel { launches, workspace: 0, schedule: "product" })
+    })
 }
 
-/// Where the thread is, and the batch positions of all parts. Tiles of one row of tiles are beside each other.
-fn position(d: &mut Draft<'_>, product: &Product, tile: &Tile) -> (Position, Vec<(Axis, Bound)>) {
+/// The kernels, if the plan has several parts.
+fn in_parts(name: &str, product: &Product, arrays: &Arrays, plan: &Plan) -> Option<GpuKernel> {
+    if plan.parts == 1 {
+        return None;
+    }
+    let parts = split::parts(product, plan.parts);
+    let partial = split::partial(product, plan.parts)?;
+    let (rest, rest_arrays) = split::finish(product, plan.parts, arrays)?;
+    let to_parts = Arrays { results: vec![parts], ..arrays.clone() };
+    let first = launch(&format!("{name}_parts"), &partial, &to_parts, plan);
+    let launches = vec![first, pointwise::launch(name, &rest, &rest_arrays)];
+    let workspace = parts.elements * parts.dtype.size();
+    Some(GpuKernel { launches, workspace, schedule: "product in parts" })
+}
+
+fn launch(name: &str, product: &Product, arrays: &Arrays, plan: &Plan) -> Launch {
+    let tile = &plan.tile;
+    let blocks = plan.parts * product.batch * tile.count(product.rows, product.columns);
+    let mut d = Draft::new(name, &product.nest, arrays, blocks, tile.threads() as u32);
+    let (at, part) = position(&mut d, product, plan);
+    let range = (product.inner > 0).then(|| range(&mut d.l.b, product, plan, part));
+    let sums = multiply::sums(&mut d.l, product, tile, &at, range);
+    let held = held(&mut d, product, tile, &at, sums);
+    rest::finish(&mut d, product, &held);
+    d.l.pop_scope();
+    d.finish()
+}
+
+/// The inner positions of a part.
+fn range(b: &mut Builder, product: &Product, plan: &Plan, part: Reg) -> Range {
+    let begin = times(b, part, plan.length);
+    let all = b.index(product.inner as i64);
+    if plan.parts == 1 {
+        return Range { begin, end: all };
+    }
+    let end = plus(b, begin, plan.length as i64);
+    Range { begin, end: b.binary(Binary::Min, end, all) }
+}
+
+/// Where the thread is, and the part; binds the batch positions of the product's parts. Tiles of one row of tiles are
+/// beside each other.
+fn position(d: &mut Draft<'_>, product: &Product, plan: &Plan) -> (Position, Reg) {
     let (block, thread) = (d.block(), d.thread());
-    let b = &mut d.l.b;
+    let (b, tile) = (&mut d.l.b, &plan.tile);
     let (across, down) = (product.columns.div_ceil(tile.columns), product.rows.div_ceil(tile.rows));
     let (column, rest) = (modulo(b, block, across), divide(b, block, across));
-    let (row, batch) = (modulo(b, rest, down), divide(b, rest, down));
+    let (row, outer) = (modulo(b, rest, down), divide(b, rest, down));
     let (row, column) = (times(b, row, tile.rows), times(b, column, tile.columns));
     let (own_row, own_column) = tile.thread(b);
-    let axes = [&product.left.batch, &product.right.batch, &product.rest.batch];
-    let bounds = axes.iter().flat_map(|a| fetch::places(&mut d.l, batch, a, 1)).collect();
-    (Position { thread, row, column, own_row, own_column }, bounds)
+    let (batch, part) = match plan.parts {
+        1 => (outer, b.index(0)),
+        _ => (modulo(b, outer, product.batch), divide(b, outer, product.batch)),
+    };
+    let mut bounds = Vec::new();
+    for (axes, number) in [(&product.left.batch, batch), (&product.right.batch, batch), (&product.rest.batch, outer)] {
+        bounds.extend(fetch::places(&mut d.l, number, axes, 1));
+    }
+    d.l.push_scope(bounds);
+    (Position { thread, row, column, own_row, own_column }, part)
 }
 
 fn held(d: &mut Draft<'_>, product: &Product, tile: &Tile, at: &Position, sums: Vec<Reg>) -> Held {

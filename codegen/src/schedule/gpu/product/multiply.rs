@@ -60,7 +60,8 @@ pub(super) fn sums(l: &mut Loops<'_>, product: &Product, tile: &Tile, at: &Posit
     let [left, right] = shares;
     let left = Fetch::new(l, product, (Side::Left, tile, left), (at.thread, at.row, 0));
     let right = Fetch::new(l, product, (Side::Right, tile, right), (at.thread, at.column, stage.left));
-    let first = (product.inner < tile.depth).then_some(range.end);
+    // A part of a ragged inner axis may be less than a tile.
+    let first = (!product.inner.is_multiple_of(tile.depth)).then_some(range.end);
     let none = l.b.index(0);
     let chunks = [left.load(l, range.begin, first), right.load(l, range.begin, first)];
     left.store(l, shared, none, &chunks[0]);

@@ -1,12 +1,15 @@
 //! Products on the emulator against the interpreter, bit for bit.
 
+use super::plan::Plan;
+use super::recognise::recognise;
 use crate::schedule::gpu::harness::{self, Outcome};
 use crate::schedule::gpu::{Gpu, GpuKernel};
+use crate::schedule::nest::Nest;
 use crate::schedule::tests::tensor;
 use intwain_ir::compute::Compute;
 use intwain_ir::ops::{self, Body, Op};
 use intwain_ir::scalar::Binary;
-use intwain_ir::{DType, Tensor, Type, interp};
+use intwain_ir::{DType, Scalar, Tensor, Type, interp};
 
 /// The compute of an op, and its result types.
 fn compute_of(op: impl Into<Op>, args: &[Type]) -> (Compute, Vec<Type>) {
@@ -184,5 +187,76 @@ fn epilogues() {
         let (fused, more) = with_epilogue(&product, args.len(), &results[0]);
         let all: Vec<Type> = args.iter().chain(&more).cloned().collect();
         check(&fused, &all, &results, &format!("{op:?} of {args:?} with an epilogue"));
+    }
+}
+
+/// The sum of a row and a column in parts, as the plan says.
+fn in_parts(x: &Tensor, y: &Tensor, plan: &Plan, [m, k, n]: [usize; 3]) -> Tensor {
+    let mut z = Tensor::zeros(f32s(&[m, n]));
+    let at = |t: &Tensor, i: usize| t.get(i).to_f64() as f32;
+    for i in 0..m * n {
+        let parts = (0..plan.parts).map(|p| {
+            let range = p * plan.length..((p + 1) * plan.length).min(k);
+            range.fold(0f32, |s, j| at(x, i / n * k + j).mul_add(at(y, j * n + i % n), s))
+        });
+        z.set(i, Scalar::from_f64(DType::F32, f64::from(parts.fold(0f32, |s, p| s + p))));
+    }
+    z
+}
+
+#[test]
+fn long_sums_in_parts() {
+    for (m, k, n) in [(1, 4096, 100), (3, 5003, 7), (1, 3000, 1), (10, 4000, 4), (40, 8000, 36)] {
+        let args = [f32s(&[m, k]), f32s(&[k, n])];
+        let (c, results) = compute_of(matmul(), &args);
+        let nest = Nest::new(&c, &args.iter().collect::<Vec<_>>());
+        let plan = Plan::choose(&recognise(&nest, 2).unwrap());
+        assert!(plan.parts > 1, "{m} {k} {n}: {plan:?}");
+        let k1 = kernel(&c, &args, &results);
+        assert_eq!((k1.schedule, k1.launches.len()), ("product in parts", 2));
+        let tensors = filled(&args);
+        let got = harness::run(&k1, &tensors.iter().collect::<Vec<_>>(), &results.iter().collect::<Vec<_>>());
+        let want = in_parts(&tensors[0], &tensors[1], &plan, [m, k, n]);
+        assert_eq!(got.results[0], want, "{m} {k} {n} {plan:?}");
+        // With what follows: relu of the same sums and more.
+        let (fused, more) = with_epilogue(&c, 2, &results[0]);
+        let all: Vec<Type> = args.iter().chain(&more).cloned().collect();
+        let k2 = kernel(&fused, &all, &results);
+        let tensors = filled(&all);
+        let got = harness::run(&k2, &tensors.iter().collect::<Vec<_>>(), &results.iter().collect::<Vec<_>>());
+        for i in 0..m * n {
+            let [bias, residual] = [tensors[2].get(i % n), tensors[3].get(i)].map(|x| x.to_f64() as f32);
+            let want = (want.get(i).to_f64() as f32 + bias + residual).max(0.0);
+            assert_eq!(got.results[0].get(i).to_f64() as f32, want);
+        }
+    }
+}
+
+/// The gradient of a convolution's kernel: channels as rows, rows of the batch as channels, the result's gradient as
+/// the kernel.
+#[test]
+fn weight_gradients() {
+    let gradient = |stride: usize, pad: i64| ops::Conv {
+        stride: vec![1; 2],
+        pads: vec![(pad, pad); 2],
+        input_dilation: vec![1; 2],
+        kernel_dilation: vec![stride; 2],
+        groups: 1,
+        batch_groups: 1,
+    };
+    for (channels, rows, size, filters) in [(3, 4, 9, 8), (16, 32, 8, 20), (5, 8, 40, 7)] {
+        let args = [f32s(&[channels, size, size, rows]), f32s(&[size, size, rows, filters])];
+        let (c, results) = compute_of(gradient(1, 1), &args);
+        let k = kernel(&c, &args, &results);
+        assert!(k.schedule.starts_with("product"));
+        let tensors = filled(&args);
+        let (tensors, types): (Vec<&Tensor>, Vec<&Type>) = (tensors.iter().collect(), results.iter().collect());
+        let want = interp::evaluate(&c, &tensors, &types).remove(0);
+        let got = harness::run(&k, &tensors, &types).results.remove(0);
+        for i in 0..want.elements() {
+            let (w, g) = (want.get(i).to_f64(), got.get(i).to_f64());
+            let scale = 16.0 * ((size * size * rows) as f64).sqrt();
+            assert!((w - g).abs() < 1e-5 * scale, "{channels} {rows} {size} {filters}: {w} and {g}");
+        }
     }
 }

@@ -1,11 +1,7 @@
 //! Extents of the tiles that thread blocks compute, and which threads compute what of one.
 
-use intwain_ir::DType;
 use intwain_ir::kernel::{Builder, Id, Reg};
 use intwain_ir::scalar::Binary;
-
-/// Multiprocessors assumed when the tile is chosen.
-const MULTIPROCESSORS: usize = 108;
 
 /// Neighbouring rows, and columns, of a thread.
 pub(super) const GROUP: usize = 4;
@@ -21,8 +17,8 @@ pub(super) struct Tile {
     pub(super) depth: usize,
     pub(super) thread_rows: usize,
     pub(super) thread_columns: usize,
-    /// Elements per time, relative to the best tile, as a percentage.
-    rate: usize,
+    /// Multiply-adds per time, relative to the best tile, as a percentage.
+    pub(super) rate: usize,
 }
 
 const fn tile(rows: usize, columns: usize, thread_rows: usize, thread_columns: usize, rate: usize) -> Tile {
@@ -31,7 +27,7 @@ const fn tile(rows: usize, columns: usize, thread_rows: usize, thread_columns: u
 
 /// Tiles for elements of 4 bytes, larger ones first. The rates follow from the loads from shared memory that a
 /// multiply-add needs and from the number of warps.
-const TILES: [Tile; 10] = [
+pub(super) const TILES: [Tile; 10] = [
     tile(128, 128, 8, 8, 100),
     tile(128, 64, 8, 8, 92),
     tile(64, 128, 8, 8, 92),
@@ -45,21 +41,10 @@ const TILES: [Tile; 10] = [
 ];
 
 /// Tiles for elements of 8 bytes.
-const WIDE_TILES: [Tile; 4] =
+pub(super) const WIDE_TILES: [Tile; 4] =
     [tile(64, 64, 4, 4, 100), tile(32, 64, 4, 4, 90), tile(128, 16, 4, 4, 70), tile(4, 128, 4, 4, 40)];
 
 impl Tile {
-    /// The tile for products of these extents: that with the least time, if the time is a tile's elements divided by its
-    /// rate, times the tiles that the busiest of [`MULTIPROCESSORS`] has; among equals the largest.
-    pub(super) fn choose(dtype: DType, batch: usize, rows: usize, columns: usize) -> Tile {
-        let tiles: &[Tile] = if dtype.size() > 4 { &WIDE_TILES } else { &TILES };
-        let time = |t: &Tile| {
-            let busiest = (batch * t.count(rows, columns)).div_ceil(MULTIPROCESSORS);
-            busiest * t.rows * t.columns * 10_000 / t.rate
-        };
-        *tiles.iter().min_by_key(|t| time(t)).expect("there are tiles")
-    }
-
     /// Number of tiles of one product.
     pub(super) fn count(&self, rows: usize, columns: usize) -> usize {
         rows.div_ceil(self.rows) * columns.div_ceil(self.columns)
