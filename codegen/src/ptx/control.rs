@@ -33,6 +33,8 @@ impl Emitter<'_> {
             self.predicated(c, When::True, first, second, merges)
         } else if self.cheap(then) && self.guardable(otherwise) {
             self.predicated(c, When::False, second, first, merges)
+        } else if self.guardable(then) && self.guardable(otherwise) && then.0.len() + otherwise.0.len() <= GUARDED {
+            self.both_predicated(c, [first, second], merges)
         } else {
             let agreement = if self.divergence.uniform(cond) { Agreement::Uniform } else { Agreement::Divergent };
             self.jumped(c, agreement, sides, merges)
@@ -96,6 +98,18 @@ impl Emitter<'_> {
         self.t.guard(Some((cond, when)));
         self.side(guarded, merges, &results)?;
         self.t.guard(None);
+        self.define_merges(merges, results);
+        Ok(())
+    }
+
+    /// Without jumps: each side under its own guard.
+    fn both_predicated(&mut self, cond: Value, sides: [Side<'_>; 2], merges: &[Merge]) -> Result<(), EmitError> {
+        let results: Vec<Lanes> = merges.iter().map(|m| self.fresh_lanes(m.result)).collect();
+        for (side, when) in sides.into_iter().zip([When::True, When::False]) {
+            self.t.guard(Some((cond, when)));
+            self.side(side, merges, &results)?;
+            self.t.guard(None);
+        }
         self.define_merges(merges, results);
         Ok(())
     }
@@ -194,7 +208,7 @@ impl Emitter<'_> {
             let none = self.t.op(Class::Pred, &format!("setp.ge.{ty}"), &[var, end]);
             self.t.jump_if(none, When::True, agreement, &after);
         }
-        self.t.place(&again);
+        self.t.mark(&again);
         self.block(&l.body)?;
         self.hand_on(l);
         self.t.to(var, &format!("add.{ty}"), &[var, step]);

@@ -314,7 +314,7 @@ impl Emitter<'_> {
         self.t.copy(square, base);
         self.t.copy(rest, exponent);
         let (again, done) = (self.t.label("power"), self.t.label("powered"));
-        self.t.place(&again);
+        self.t.mark(&again);
         let none = self.test(w, "eq", rest, w.literal(0));
         self.t.jump_if(none, When::True, Agreement::Divergent, &done);
         let bit = self.int_op(w, "and", &[rest, w.literal(1)]);

@@ -61,6 +61,8 @@ pub fn module(kernels: &[&Kernel]) -> Result<String, EmitError> {
         out.push('\n');
         out += &entry(kernel)?;
     }
+    #[cfg(test)]
+    tests::keep(&out);
     Ok(out)
 }
 

@@ -155,6 +155,7 @@ pub(super) struct Text {
     lines: Vec<Line>,
     counts: [u32; Class::ALL.len()],
     labels: u32,
+    targets: HashSet<String>,
     guard: Option<(Value, When)>,
 }
 
@@ -231,8 +232,15 @@ impl Text {
         Label(format!("${stem}_{}", self.labels))
     }
 
-    /// Places a label here.
+    /// Places a label here, if anything above jumps to it.
     pub(super) fn place(&mut self, label: &Label) {
+        if self.targets.contains(&label.0) {
+            self.mark(label);
+        }
+    }
+
+    /// Places a label that is jumped to later.
+    pub(super) fn mark(&mut self, label: &Label) {
         let text = format!("{}:\n", label.0);
         let (defines, uses) = (SmallVec::new(), SmallVec::new());
         self.lines.push(Line { text, defines, uses, needed: Needed::Always });
@@ -240,15 +248,17 @@ impl Text {
 
     /// A jump.
     pub(super) fn jump(&mut self, label: &Label) {
+        self.targets.insert(label.0.clone());
         self.line(&[], format_args!("bra {};", label.0));
     }
 
-    /// A jump where a predicate holds, or where it doesn't. `uniform` says that all threads of the block agree.
+    /// A jump where a predicate holds, or where it doesn't.
     pub(super) fn jump_if(&mut self, p: Value, when: When, agreement: Agreement, label: &Label) {
         let uniform = match agreement {
             Agreement::Uniform => ".uni",
             Agreement::Divergent => "",
         };
+        self.targets.insert(label.0.clone());
         self.line(&[p], format_args!("@{}{p} bra{uniform} {};", when.sign(), label.0));
     }
 

@@ -152,7 +152,7 @@ impl Emitter<'_> {
         let wanted = self.value(value);
         let again = self.t.label("wait");
         let seen = self.t.fresh(Class::Int);
-        self.t.place(&again);
+        self.t.mark(&again);
         self.t.line(&address.uses(), format_args!("ld.acquire.sys.global.u32 {seen}, {address};"));
         let ahead = self.t.op(Class::Int, "sub.s32", &[seen, wanted]);
         let early = self.t.op(Class::Pred, "setp.lt.s32", &[ahead, int(0)]);

@@ -17,7 +17,6 @@ fn run_all(kernels: &[(&Kernel, &[Vec<u8>])]) -> Vec<Vec<Vec<u8>>> {
     let list: Vec<&Kernel> = kernels.iter().map(|k| k.0).collect();
     list.iter().for_each(|k| verify(k).unwrap_or_else(|e| panic!("{}\n{k}", e[0])));
     let text = module(&list).unwrap();
-    keep(&format!("{}_{}", list[0].name, list.len()), &text);
     let parsed = Module::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
     kernels.iter().map(|(k, memory)| launch(&parsed, &text, k, memory)).collect()
 }
@@ -50,9 +49,10 @@ fn threads(n: u32) -> Entry {
     Entry::Grid { blocks: [1; 3], threads: [n, 1, 1] }
 }
 
-/// Writes what a test emits where `PTX_DIR` says, for assemblers to check.
-fn keep(name: &str, text: &str) {
-    if let Ok(dir) = std::env::var("PTX_DIR") {
-        std::fs::write(format!("{dir}/{name}.ptx"), text).unwrap();
-    }
+/// Writes a module where the environment's `PTX_DIR` says, for assemblers to check.
+pub(super) fn keep(text: &str) {
+    let Ok(dir) = std::env::var("PTX_DIR") else { return };
+    let name = text.split(".entry ").nth(1).and_then(|t| t.split('(').next()).unwrap_or("empty");
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    std::fs::write(format!("{dir}/{name}_{hash:016x}.ptx"), text).unwrap();
 }
