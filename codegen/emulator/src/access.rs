@@ -23,7 +23,7 @@ pub(crate) fn resolve(space: Space, address: u64) -> (Space, u64) {
 }
 
 /// The addresses of all lanes; those of lanes that do not execute mean nothing.
-#[inline]
+#[inline(always)]
 pub(crate) fn addresses(m: &Machine<'_, '_>, a: Address) -> [u64; 32] {
     let offset = a.offset as u64;
     match a.base {
@@ -33,20 +33,19 @@ pub(crate) fn addresses(m: &Machine<'_, '_>, a: Address) -> [u64; 32] {
     }
 }
 
-#[inline]
+#[inline(always)]
 pub(crate) fn need_address(m: &Machine<'_, '_>, a: Address, exec: u32) -> Result<(), Trouble> {
     a.base.map_or(Ok(()), |r| m.need_reg(r, exec))
 }
 
 /// `bytes` is a power of two.
-#[inline]
+#[inline(always)]
 pub(crate) fn aligned(at: &[u64; 32], bytes: u32, exec: u32) -> Result<(), Trouble> {
     let mask = u64::from(bytes) - 1;
-    let mut off = 0u32;
-    for (lane, a) in at.iter().enumerate() {
-        off |= u32::from(a & mask != 0) << lane;
+    if at.iter().fold(0, |all, a| all | a) & mask == 0 {
+        return Ok(());
     }
-    match off & exec {
+    match crate::fast::mask(|lane| at[lane] & mask != 0) & exec {
         0 => Ok(()),
         bad => {
             let lane = bad.trailing_zeros() as usize;
@@ -56,14 +55,10 @@ pub(crate) fn aligned(at: &[u64; 32], bytes: u32, exec: u32) -> Result<(), Troub
 }
 
 /// How the addresses of accesses of `bytes` bytes lie.
-#[inline]
+#[inline(always)]
 pub(crate) fn layout(at: &[u64; 32], bytes: u32, exec: u32) -> Layout {
     let first = at[exec.trailing_zeros() as usize % 32];
-    let mut other = 0u32;
-    for (lane, &a) in at.iter().enumerate() {
-        other |= u32::from(a != first) << lane;
-    }
-    if other & exec == 0 {
+    if crate::fast::mask(|lane| at[lane] != first) & exec == 0 {
         Layout::Same
     } else if exec == u32::MAX && consecutive(at, u64::from(bytes)) {
         Layout::Consecutive
@@ -85,51 +80,64 @@ pub(crate) fn check_scope(m: &mut Machine<'_, '_>, order: Order, scope: Scope, a
     Ok(())
 }
 
-/// Calls `f` for each space that generic addresses lie in, with the addresses in that space and its lanes.
-fn by_space(
-    space: Space,
-    at: [u64; 32],
-    exec: u32,
-    mut f: impl FnMut(Space, &[u64; 32], u32) -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
-    if space != Space::Generic {
-        return f(space, &at, exec);
+/// The lanes of `rest` whose generic addresses lie in the same space as that of the first, that space, its window.
+fn share(at: &[u64; 32], rest: u32) -> (u32, Space, u64) {
+    let (space, window) = resolve(Space::Generic, at[rest.trailing_zeros() as usize % 32]);
+    let members = crate::fast::mask(|lane| resolve(Space::Generic, at[lane]).0 == space) & rest;
+    (members, space, window)
+}
+
+#[inline(always)]
+pub(crate) fn load(m: &mut Machine<'_, '_>, a: &Access, pc: u32, exec: u32) -> Result<Next, Trouble> {
+    need_address(m, a.address, exec)?;
+    let at = addresses(m, a.address);
+    match a.space {
+        Space::Generic => load_generic(m, a, &at, pc, exec)?,
+        space => load_from(m, a, space, &at, pc, exec)?,
     }
+    a.regs.iter().flatten().for_each(|&r| m.warp.regs.mark(r, exec));
+    Ok(if a.order == Order::Weak { Next::Forward } else { Next::Sync })
+}
+
+#[inline(never)]
+fn load_generic(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], pc: u32, exec: u32) -> Result<(), Trouble> {
     let mut rest = exec;
     while rest != 0 {
-        let (found, window) = resolve(space, at[rest.trailing_zeros() as usize]);
-        let members = lanes(rest).filter(|&l| resolve(space, at[l]).0 == found).fold(0, |all, l| all | 1 << l);
+        let (members, space, window) = share(at, rest);
         rest &= !members;
-        f(found, &at.map(|a| a.wrapping_sub(window)), members)?;
+        load_from(m, a, space, &at.map(|a| a.wrapping_sub(window)), pc, members)?;
     }
     Ok(())
 }
 
-pub(crate) fn load(m: &mut Machine<'_, '_>, a: &Access, pc: u32, exec: u32) -> Result<Next, Trouble> {
-    need_address(m, a.address, exec)?;
+#[inline(always)]
+fn load_from(
+    m: &mut Machine<'_, '_>,
+    a: &Access,
+    space: Space,
+    at: &[u64; 32],
+    pc: u32,
+    exec: u32,
+) -> Result<(), Trouble> {
     let whole = a.ty.bytes() * a.regs.len() as u32;
-    by_space(a.space, addresses(m, a.address), exec, |space, at, exec| {
-        aligned(at, whole, exec)?;
-        match space {
-            Space::Global | Space::Generic => {
-                let shape = layout(at, whole, exec);
-                load_global(m, a, at, shape, exec)?;
-                m.tally.read(at, whole, exec, shape);
-                Ok(())
-            }
-            Space::Shared => load_shared(m, a, at, pc, exec),
-            Space::Local | Space::Const | Space::Param => {
-                let (bytes, context) = (a.ty.bytes(), m.context);
-                each_element(m, a, at, exec, |m, lane, at| match space {
-                    Space::Const => slice(&context.program.consts, at, bytes, "const"),
-                    Space::Param => slice(&context.params, at, bytes, "parameter"),
-                    _ => load_local(m, at, bytes, lane),
-                })
-            }
+    aligned(at, whole, exec)?;
+    match space {
+        Space::Shared => load_shared(m, a, at, pc, exec),
+        Space::Global | Space::Generic => {
+            let shape = layout(at, whole, exec);
+            load_global(m, a, at, shape, exec)?;
+            m.tally.read(at, whole, exec, shape);
+            Ok(())
         }
-    })?;
-    a.regs.iter().flatten().for_each(|&r| m.warp.regs.mark(r, exec));
-    Ok(if a.order == Order::Weak { Next::Forward } else { Next::Sync })
+        Space::Local | Space::Const | Space::Param => {
+            let (bytes, context) = (a.ty.bytes(), m.context);
+            each_element(m, a, at, exec, |m, lane, at| match space {
+                Space::Const => slice(&context.program.consts, at, bytes, "const"),
+                Space::Param => slice(&context.params, at, bytes, "parameter"),
+                _ => load_local(m, at, bytes, lane),
+            })
+        }
+    }
 }
 
 /// Loads lane by lane, element by element.
@@ -152,6 +160,7 @@ fn each_element(
     Ok(())
 }
 
+#[inline(always)]
 fn load_global(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], shape: Layout, exec: u32) -> Result<(), Trouble> {
     let bytes = a.ty.bytes();
     let whole = bytes * a.regs.len() as u32;
@@ -189,11 +198,12 @@ fn load_global(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], shape: Layou
     each_element(m, a, at, exec, |m, _, at| m.view.load(at, bytes, true))
 }
 
+#[inline(always)]
 fn load_shared(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], pc: u32, exec: u32) -> Result<(), Trouble> {
     let bytes = a.ty.bytes();
     let whole = bytes * a.regs.len() as u32;
     let narrow = shared_addresses(m, at, whole, exec)?;
-    let pattern = m.tally.follow(pc, &narrow, whole, exec);
+    let pattern = m.tally.follow(pc, m.warp.index, &narrow, whole, exec);
     if a.order != Order::Weak {
         return each_element(m, a, at, exec, |m, lane, at| {
             m.shared.load(m.warp.who(), lane as u8, at as u32, bytes, true)
@@ -219,7 +229,7 @@ fn load_shared(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], pc: u32, exe
 }
 
 /// The addresses of an access to shared memory, checked.
-#[inline]
+#[inline(always)]
 pub(crate) fn shared_addresses(
     m: &Machine<'_, '_>,
     at: &[u64; 32],
@@ -262,28 +272,54 @@ fn local_range(m: &Machine<'_, '_>, at: u64, bytes: u32, lane: usize) -> Result<
     Ok(start..start + bytes as usize)
 }
 
+#[inline(always)]
 pub(crate) fn store(m: &mut Machine<'_, '_>, a: &Access, pc: u32, exec: u32) -> Result<Next, Trouble> {
     need_address(m, a.address, exec)?;
     for &reg in a.regs.iter().flatten() {
         m.need_reg(reg, exec)?;
     }
-    let whole = a.ty.bytes() * a.regs.len() as u32;
-    by_space(a.space, addresses(m, a.address), exec, |space, at, exec| {
-        aligned(at, whole, exec)?;
-        match space {
-            Space::Global | Space::Generic => {
-                let shape = layout(at, whole, exec);
-                store_global(m, a, at, shape, exec)?;
-                m.tally.write(at, whole, exec, shape);
-                Ok(())
-            }
-            Space::Shared => store_shared(m, a, at, pc, exec),
-            Space::Local => put_elements(m, a, at, exec, store_local),
-            Space::Const => put_elements(m, a, at, exec, |_, _, _, _, _| Err(FaultKind::ReadOnly("const"))),
-            Space::Param => put_elements(m, a, at, exec, |_, _, _, _, _| Err(FaultKind::ReadOnly("parameter"))),
-        }
-    })?;
+    let at = addresses(m, a.address);
+    match a.space {
+        Space::Generic => store_generic(m, a, &at, pc, exec)?,
+        space => store_to(m, a, space, &at, pc, exec)?,
+    }
     Ok(Next::Forward)
+}
+
+#[inline(never)]
+fn store_generic(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], pc: u32, exec: u32) -> Result<(), Trouble> {
+    let mut rest = exec;
+    while rest != 0 {
+        let (members, space, window) = share(at, rest);
+        rest &= !members;
+        store_to(m, a, space, &at.map(|a| a.wrapping_sub(window)), pc, members)?;
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn store_to(
+    m: &mut Machine<'_, '_>,
+    a: &Access,
+    space: Space,
+    at: &[u64; 32],
+    pc: u32,
+    exec: u32,
+) -> Result<(), Trouble> {
+    let whole = a.ty.bytes() * a.regs.len() as u32;
+    aligned(at, whole, exec)?;
+    match space {
+        Space::Shared => store_shared(m, a, at, pc, exec),
+        Space::Global | Space::Generic => {
+            let shape = layout(at, whole, exec);
+            store_global(m, a, at, shape, exec)?;
+            m.tally.write(at, whole, exec, shape);
+            Ok(())
+        }
+        Space::Local => put_elements(m, a, at, exec, store_local),
+        Space::Const => put_elements(m, a, at, exec, |_, _, _, _, _| Err(FaultKind::ReadOnly("const"))),
+        Space::Param => put_elements(m, a, at, exec, |_, _, _, _, _| Err(FaultKind::ReadOnly("parameter"))),
+    }
 }
 
 /// Stores lane by lane, element by element.
@@ -312,6 +348,7 @@ fn store_local(m: &mut Machine<'_, '_>, lane: usize, at: u64, bytes: u32, v: u64
     Ok(())
 }
 
+#[inline(always)]
 fn store_global(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], shape: Layout, exec: u32) -> Result<(), Trouble> {
     let whole = a.ty.bytes() * a.regs.len() as u32;
     if a.order == Order::Weak {
@@ -340,10 +377,11 @@ fn store_global(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], shape: Layo
     put_elements(m, a, at, exec, |m, _, at, bytes, v| m.view.store(at, bytes, v, true))
 }
 
+#[inline(always)]
 fn store_shared(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], pc: u32, exec: u32) -> Result<(), Trouble> {
     let whole = a.ty.bytes() * a.regs.len() as u32;
     let narrow = shared_addresses(m, at, whole, exec)?;
-    let pattern = m.tally.follow(pc, &narrow, whole, exec);
+    let pattern = m.tally.follow(pc, m.warp.index, &narrow, whole, exec);
     let base = narrow[exec.trailing_zeros() as usize % 32];
     if a.order != Order::Weak || !m.shared.write_all(m.warp.who(), base, whole, pattern) {
         let atomic = a.order != Order::Weak;

@@ -30,7 +30,7 @@ pub(crate) struct Pattern {
 
 impl Pattern {
     /// Makes it describe an access; `at` holds the first executing lane's address where a lane does not execute.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn follow(&mut self, at: &[u32; 32], bytes: u32, exec: u32) {
         let base = at[exec.trailing_zeros() as usize % 32];
         let mut differs = (self.exec ^ exec) | (self.bytes ^ bytes) | (self.phase ^ (base % 4));

@@ -4,6 +4,7 @@
 use crate::access::{addresses, aligned, layout, need_address, shared_addresses};
 use crate::device::Schedule;
 use crate::error::FaultKind;
+use crate::fast;
 use crate::op::{Address, Reg};
 use crate::regs::lanes;
 use crate::warp::{Machine, Trouble};
@@ -22,6 +23,7 @@ pub(crate) struct Copy {
     group: [u32; 32],
 }
 
+#[inline(always)]
 pub(crate) fn issue(
     m: &mut Machine<'_, '_>,
     [shared, global]: [Address; 2],
@@ -37,13 +39,11 @@ pub(crate) fn issue(
     let source = source.map_or([bytes; 32], |s| m.warp.regs.w32[s.slot as usize].map(|n| n.min(bytes)));
     aligned(&to, bytes, exec)?;
     let to = shared_addresses(m, &to, bytes, exec)?;
-    m.tally.follow(pc, &to, bytes, exec);
-    let reading = lanes(exec).filter(|&lane| source[lane] > 0).fold(0, |all, lane| all | 1 << lane);
+    m.tally.follow(pc, m.warp.index, &to, bytes, exec);
+    let reading = fast::mask(|lane| source[lane] > 0) & exec;
     aligned(&from, bytes, reading)?;
-    for lane in lanes(exec) {
-        let issued = m.shared.issue(m.warp.who(), lane as u8, to[lane], bytes);
-        issued.map_err(|k| (k, lane, Some(u64::from(to[lane]))))?;
-    }
+    let issued = m.shared.issue(m.warp.who(), &to, bytes, exec);
+    issued.map_err(|(k, lane)| (k, lane, Some(u64::from(to[lane]))))?;
     let copy = Copy { lanes: exec, to, from, bytes, source, group: [0; 32] };
     // Reading now shows faults where they belong, and is the whole copy under the early schedule.
     transfer(m, &copy, exec, m.context.schedule == Schedule::Early).map_err(|(k, lane)| (k, lane, Some(from[lane])))?;
@@ -52,8 +52,9 @@ pub(crate) fn issue(
     Ok(())
 }
 
+#[inline(always)]
 fn count(m: &mut Machine<'_, '_>, from: &[u64; 32], source: &[u32; 32], bytes: u32, reading: u32) {
-    let whole = lanes(reading).filter(|&lane| source[lane] == bytes).fold(0, |all, lane| all | 1 << lane);
+    let whole = fast::mask(|lane| source[lane] == bytes) & reading;
     if whole != 0 {
         m.tally.read(from, bytes, whole, layout(from, bytes, whole));
     }
@@ -63,9 +64,18 @@ fn count(m: &mut Machine<'_, '_>, from: &[u64; 32], source: &[u32; 32], bytes: u
 }
 
 /// Reads the sources of `lanes` and, if wanted, writes them to their destinations.
+#[inline(always)]
 fn transfer(m: &mut Machine<'_, '_>, copy: &Copy, members: u32, write: bool) -> Result<(), (FaultKind, usize)> {
     let (words, view) = (&mut m.shared.words, &mut *m.view);
-    let whole = lanes(members).all(|lane| copy.source[lane] == copy.bytes);
+    let empty = fast::mask(|lane| copy.source[lane] == 0) & members;
+    if write {
+        lanes(empty).for_each(|lane| words[copy.to[lane] as usize / 4..][..copy.bytes as usize / 4].fill(0));
+    }
+    let members = members & !empty;
+    if members == 0 {
+        return Ok(());
+    }
+    let whole = fast::mask(|lane| copy.source[lane] != copy.bytes) & members == 0;
     let shape = layout(&copy.from, copy.bytes, members);
     let place = |lane: usize| copy.to[lane] as usize / 4;
     match copy.bytes {
@@ -101,36 +111,44 @@ fn transfer(m: &mut Machine<'_, '_>, copy: &Copy, members: u32, write: bool) -> 
     }
 }
 
+#[inline(always)]
 pub(crate) fn commit(m: &mut Machine<'_, '_>, exec: u32) {
-    lanes(exec).for_each(|lane| m.warp.committed[lane] += 1);
-    let committed = m.warp.committed;
+    let committed = &mut m.warp.committed;
+    for lane in 0..32 {
+        committed[lane] += exec >> lane & 1;
+    }
     for copy in &mut m.warp.copies {
-        for lane in lanes(exec & copy.lanes).filter(|&lane| copy.group[lane] == 0).collect::<Vec<_>>() {
-            copy.group[lane] = committed[lane];
+        let members = exec & copy.lanes;
+        for lane in 0..32 {
+            let open = members >> lane & 1 == 1 && copy.group[lane] == 0;
+            copy.group[lane] = if open { committed[lane] } else { copy.group[lane] };
         }
     }
 }
 
 /// Waits until at most `pending` groups are in flight; `None` waits for everything, grouped or not.
+#[inline(always)]
 pub(crate) fn wait(m: &mut Machine<'_, '_>, pending: Option<u32>, exec: u32) {
     if m.warp.copies.is_empty() {
         return;
     }
     let committed = m.warp.committed;
-    let done = |copy: &Copy, lane: usize| match pending {
-        None => true,
-        Some(pending) => copy.group[lane] != 0 && copy.group[lane] + pending <= committed[lane],
-    };
-    for mut copy in std::mem::take(&mut m.warp.copies) {
-        let landed = lanes(exec & copy.lanes).filter(|&lane| done(&copy, lane)).fold(0, |all, lane| all | 1 << lane);
+    let mut copies = std::mem::take(&mut m.warp.copies);
+    copies.retain_mut(|copy| {
+        let landed = match pending {
+            None => exec & copy.lanes,
+            Some(pending) => {
+                let done = |lane: usize| copy.group[lane] != 0 && copy.group[lane] + pending <= committed[lane];
+                fast::mask(done) & exec & copy.lanes
+            }
+        };
         if landed != 0 {
             // Memory freed since issue reads as nothing; the host is not allowed to free it, and the kernel cannot.
-            let _ = transfer(m, &copy, landed, m.context.schedule == Schedule::Late);
-            lanes(landed).for_each(|lane| m.shared.land(m.warp.who(), lane as u8, copy.to[lane], copy.bytes));
+            let _ = transfer(m, copy, landed, m.context.schedule == Schedule::Late);
+            m.shared.land(m.warp.who(), &copy.to, copy.bytes, landed);
             copy.lanes &= !landed;
         }
-        if copy.lanes != 0 {
-            m.warp.copies.push(copy);
-        }
-    }
+        copy.lanes != 0
+    });
+    m.warp.copies = copies;
 }

@@ -2,7 +2,9 @@
 //!
 //! Results equal those of [`crate::scalar`] bit for bit (a test compares them).
 
+use crate::op::{Class, Reg, Shift};
 use crate::regs::Regs;
+use crate::scalar::Compare;
 
 /// 32-bit operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,10 +12,14 @@ pub(crate) enum Fast32 {
     Add,
     Sub,
     MulLow,
+    MulHigh,
+    MulHighSigned,
     MadLow,
     And,
     Or,
     Xor,
+    Not,
+    Negate,
     ShiftLeft,
     ShiftRight,
     ShiftRightSigned,
@@ -25,6 +31,17 @@ pub(crate) enum Fast32 {
     FMax,
     FMinNan,
     FMaxNan,
+    FNegate,
+    FAbs,
+    FDiv,
+    FSqrt,
+    FRcp,
+    /// `cvt.rn.bf16x2.f32` of two, a high
+    ToBrains,
+    /// bf16 to f32
+    FromBrain,
+    FromSigned,
+    FromUnsigned,
     Min,
     Max,
     MinSigned,
@@ -37,44 +54,47 @@ pub(crate) enum Fast64 {
     Add,
     Sub,
     MulLow,
+    MulHigh,
     MadLow,
     And,
     Or,
+    Xor,
+    Min,
+    Max,
+    MinSigned,
+    MaxSigned,
+    FSub,
     FAdd,
     FMul,
     Fma,
 }
 
-/// Runs one operation for the lanes of `exec`.
-pub(crate) fn run32(f: Fast32, regs: &mut Regs, d: u32, src: [u32; 3], exec: u32) {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-        // SAFETY: both features were just detected.
-        return unsafe { run32_avx2(f, regs, d, src, exec) };
-    }
-    run32_body(f, regs, d, src, exec);
-}
-
-/// Runs one operation for the lanes of `exec`.
-pub(crate) fn run64(f: Fast64, regs: &mut Regs, d: u32, src: [u32; 3], exec: u32) {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-        // SAFETY: both features were just detected.
-        return unsafe { run64_avx2(f, regs, d, src, exec) };
-    }
-    run64_body(f, regs, d, src, exec);
-}
-
+/// Whether the processor has what the vectorised interpreter is compiled for.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn run32_avx2(f: Fast32, regs: &mut Regs, d: u32, src: [u32; 3], exec: u32) {
-    run32_body(f, regs, d, src, exec);
+pub(crate) fn vectors() -> bool {
+    use std::arch::is_x86_feature_detected as has;
+    has!("avx2") && has!("fma") && has!("bmi1") && has!("bmi2") && has!("popcnt") && has!("lzcnt")
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn run64_avx2(f: Fast64, regs: &mut Regs, d: u32, src: [u32; 3], exec: u32) {
-    run64_body(f, regs, d, src, exec);
+/// One bit a lane.
+const BITS: [u32; 32] = {
+    let mut bits = [0; 32];
+    let mut lane = 0;
+    while lane < 32 {
+        bits[lane] = 1 << lane;
+        lane += 1;
+    }
+    bits
+};
+
+/// The lanes for which `f` holds, as a mask.
+#[inline(always)]
+pub(crate) fn mask(f: impl Fn(usize) -> bool) -> u32 {
+    let mut picked = [0; 32];
+    for lane in 0..32 {
+        picked[lane] = if f(lane) { BITS[lane] } else { 0 };
+    }
+    picked.iter().fold(0, |all, p| all | p)
 }
 
 #[inline(always)]
@@ -83,9 +103,7 @@ fn blend<T: Copy>(d: &mut [T; 32], new: [T; 32], exec: u32) {
         *d = new;
     } else {
         for (lane, slot) in d.iter_mut().enumerate() {
-            if exec >> lane & 1 == 1 {
-                *slot = new[lane];
-            }
+            *slot = if exec & BITS[lane] != 0 { new[lane] } else { *slot };
         }
     }
 }
@@ -106,6 +124,12 @@ macro_rules! lanes {
 #[inline(always)]
 fn canonical(v: f32) -> u32 {
     if v.is_nan() { 0x7fff_ffff } else { v.to_bits() }
+}
+
+/// An f32 rounded to bf16, to nearest even.
+#[inline(always)]
+fn brain(bits: u32) -> u32 {
+    if f32::from_bits(bits).is_nan() { 0x7fff } else { (bits + 0x7fff + (bits >> 16 & 1)) >> 16 }
 }
 
 /// The operand to keep: `first` says whether it is `a` among two numbers.
@@ -129,89 +153,81 @@ pub(crate) enum View32 {
     Float,
 }
 
-/// Compares all lanes: which are less, equal, greater.
-pub(crate) fn compare32(view: View32, a: &[u32; 32], b: &[u32; 32]) -> [u32; 3] {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-        // SAFETY: both features were just detected.
-        return unsafe { compare32_avx2(view, a, b) };
-    }
-    compare32_body(view, a, b)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn compare32_avx2(view: View32, a: &[u32; 32], b: &[u32; 32]) -> [u32; 3] {
-    compare32_body(view, a, b)
-}
-
+/// The lanes of which one of the given relations holds; `unordered` lanes have an operand that is no number.
 #[inline(always)]
-fn compare32_body(view: View32, a: &[u32; 32], b: &[u32; 32]) -> [u32; 3] {
+pub(crate) fn compare32(view: View32, f: Compare, a: &[u32; 32], b: &[u32; 32]) -> u32 {
     let v = f32::from_bits;
     match view {
-        View32::Signed => relations(a, b, |a, b| (a as i32) < b as i32, |a, b| a == b),
-        View32::Unsigned => relations(a, b, |a, b| a < b, |a, b| a == b),
-        View32::Float => relations(a, b, |a, b| v(a) < v(b), |a, b| v(a) == v(b)),
-    }
-}
-
-#[inline(always)]
-fn relations(
-    a: &[u32; 32],
-    b: &[u32; 32],
-    less: impl Fn(u32, u32) -> bool,
-    equal: impl Fn(u32, u32) -> bool,
-) -> [u32; 3] {
-    let mut out = [0; 3];
-    for lane in 0..32 {
-        out[0] |= u32::from(less(a[lane], b[lane])) << lane;
-    }
-    for lane in 0..32 {
-        out[1] |= u32::from(equal(a[lane], b[lane])) << lane;
-    }
-    for lane in 0..32 {
-        out[2] |= u32::from(less(b[lane], a[lane])) << lane;
-    }
-    out
-}
-
-/// The 16×8 product of two fragments, each element summed in order of k.
-pub(crate) fn products(left: &[[f64; 16]; 16], right: &[[f64; 8]]) -> [[f64; 8]; 16] {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-        // SAFETY: both features were just detected.
-        return unsafe { products_avx2(left, right) };
-    }
-    products_body(left, right)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn products_avx2(left: &[[f64; 16]; 16], right: &[[f64; 8]]) -> [[f64; 8]; 16] {
-    products_body(left, right)
-}
-
-#[inline(always)]
-fn products_body(left: &[[f64; 16]; 16], right: &[[f64; 8]]) -> [[f64; 8]; 16] {
-    let mut sums = [[0f64; 8]; 16];
-    for (sums, left) in sums.iter_mut().zip(left) {
-        let mut row = [0f64; 8];
-        for (&x, right) in left.iter().zip(right) {
-            row.iter_mut().zip(right).for_each(|(sum, &y)| *sum += x * y);
+        View32::Signed => relations(f, a, b, |a, b| (a as i32) < b as i32, |a, b| a == b, |_, _| false),
+        View32::Unsigned => relations(f, a, b, |a, b| a < b, |a, b| a == b, |_, _| false),
+        View32::Float => {
+            relations(f, a, b, |a, b| v(a) < v(b), |a, b| v(a) == v(b), |a, b| v(a).is_nan() | v(b).is_nan())
         }
-        *sums = row;
     }
-    sums
+}
+
+/// The same for 64-bit integers.
+#[inline(always)]
+pub(crate) fn compare64(signed: bool, f: Compare, a: &[u64; 32], b: &[u64; 32]) -> u32 {
+    match signed {
+        true => relations(f, a, b, |a, b| (a as i64) < b as i64, |a, b| a == b, |_, _| false),
+        false => relations(f, a, b, |a, b| a < b, |a, b| a == b, |_, _| false),
+    }
+}
+
+#[inline(always)]
+fn relations<T: Copy>(
+    f: Compare,
+    a: &[T; 32],
+    b: &[T; 32],
+    less: impl Fn(T, T) -> bool,
+    equal: impl Fn(T, T) -> bool,
+    unordered: impl Fn(T, T) -> bool,
+) -> u32 {
+    let mut holds = 0;
+    if f.less {
+        holds |= mask(|lane| less(a[lane], b[lane]));
+    }
+    if f.equal {
+        holds |= mask(|lane| equal(a[lane], b[lane]));
+    }
+    if f.greater {
+        holds |= mask(|lane| less(b[lane], a[lane]));
+    }
+    if f.unordered {
+        holds |= mask(|lane| unordered(a[lane], b[lane]));
+    }
+    holds
 }
 
 /// Copies the lanes of `exec`.
+#[inline(always)]
 pub(crate) fn copy32(regs: &mut Regs, d: u32, s: u32, exec: u32) {
     let from = regs.w32[s as usize];
     blend(&mut regs.w32[d as usize], from, exec);
 }
 
+/// Copies the lanes of `exec`.
 #[inline(always)]
-fn run32_body(f: Fast32, regs: &mut Regs, d: u32, src: [u32; 3], exec: u32) {
+pub(crate) fn copy64(regs: &mut Regs, d: u32, s: u32, exec: u32) {
+    let from = regs.w64[s as usize];
+    blend(&mut regs.w64[d as usize], from, exec);
+}
+
+/// Copies `a` where `p` is set and `b` elsewhere.
+#[inline(always)]
+pub(crate) fn select32(regs: &mut Regs, d: u32, [a, b]: [u32; 2], p: u32, exec: u32) {
+    let (a, b) = (&regs.w32[a as usize], &regs.w32[b as usize]);
+    let mut out = [0; 32];
+    for lane in 0..32 {
+        out[lane] = if p & BITS[lane] != 0 { a[lane] } else { b[lane] };
+    }
+    blend(&mut regs.w32[d as usize], out, exec);
+}
+
+/// Runs one operation for the lanes of `exec`.
+#[inline(always)]
+pub(crate) fn run32(f: Fast32, regs: &mut Regs, d: u32, src: [u32; 3], exec: u32) {
     let file = &mut regs.w32;
     let v = f32::from_bits;
     match f {
@@ -233,6 +249,21 @@ fn run32_body(f: Fast32, regs: &mut Regs, d: u32, src: [u32; 3], exec: u32) {
         Fast32::FMax => lanes!(file, d, src, exec, |a, b, _c| chosen(v(a), v(b), false, !less(v(a), v(b)))),
         Fast32::FMinNan => lanes!(file, d, src, exec, |a, b, _c| chosen(v(a), v(b), true, less(v(a), v(b)))),
         Fast32::FMaxNan => lanes!(file, d, src, exec, |a, b, _c| chosen(v(a), v(b), true, !less(v(a), v(b)))),
+        Fast32::MulHigh => lanes!(file, d, src, exec, |a, b, _c| ((u64::from(a) * u64::from(b)) >> 32) as u32),
+        Fast32::MulHighSigned => {
+            lanes!(file, d, src, exec, |a, b, _c| ((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u32)
+        }
+        Fast32::Not => lanes!(file, d, src, exec, |a, _b, _c| !a),
+        Fast32::Negate => lanes!(file, d, src, exec, |a, _b, _c| a.wrapping_neg()),
+        Fast32::FNegate => lanes!(file, d, src, exec, |a, _b, _c| a ^ 1 << 31),
+        Fast32::FAbs => lanes!(file, d, src, exec, |a, _b, _c| canonical(v(a).abs())),
+        Fast32::FDiv => lanes!(file, d, src, exec, |a, b, _c| canonical(v(a) / v(b))),
+        Fast32::FSqrt => lanes!(file, d, src, exec, |a, _b, _c| canonical(v(a).sqrt())),
+        Fast32::FRcp => lanes!(file, d, src, exec, |a, _b, _c| canonical(1.0 / v(a))),
+        Fast32::ToBrains => lanes!(file, d, src, exec, |a, b, _c| brain(a) << 16 | brain(b)),
+        Fast32::FromBrain => lanes!(file, d, src, exec, |a, _b, _c| canonical(v(a << 16))),
+        Fast32::FromSigned => lanes!(file, d, src, exec, |a, _b, _c| (a as i32 as f32).to_bits()),
+        Fast32::FromUnsigned => lanes!(file, d, src, exec, |a, _b, _c| (a as f32).to_bits()),
         Fast32::Min => lanes!(file, d, src, exec, |a, b, _c| a.min(b)),
         Fast32::Max => lanes!(file, d, src, exec, |a, b, _c| a.max(b)),
         Fast32::MinSigned => lanes!(file, d, src, exec, |a, b, _c| (a as i32).min(b as i32) as u32),
@@ -240,8 +271,9 @@ fn run32_body(f: Fast32, regs: &mut Regs, d: u32, src: [u32; 3], exec: u32) {
     }
 }
 
+/// Runs one operation for the lanes of `exec`.
 #[inline(always)]
-fn run64_body(f: Fast64, regs: &mut Regs, d: u32, src: [u32; 3], exec: u32) {
+pub(crate) fn run64(f: Fast64, regs: &mut Regs, d: u32, src: [u32; 3], exec: u32) {
     let file = &mut regs.w64;
     let v = f64::from_bits;
     match f {
@@ -251,6 +283,13 @@ fn run64_body(f: Fast64, regs: &mut Regs, d: u32, src: [u32; 3], exec: u32) {
         Fast64::MadLow => lanes!(file, d, src, exec, |a, b, c| a.wrapping_mul(b).wrapping_add(c)),
         Fast64::And => lanes!(file, d, src, exec, |a, b, _c| a & b),
         Fast64::Or => lanes!(file, d, src, exec, |a, b, _c| a | b),
+        Fast64::Xor => lanes!(file, d, src, exec, |a, b, _c| a ^ b),
+        Fast64::MulHigh => lanes!(file, d, src, exec, |a, b, _c| ((u128::from(a) * u128::from(b)) >> 64) as u64),
+        Fast64::Min => lanes!(file, d, src, exec, |a, b, _c| a.min(b)),
+        Fast64::Max => lanes!(file, d, src, exec, |a, b, _c| a.max(b)),
+        Fast64::MinSigned => lanes!(file, d, src, exec, |a, b, _c| (a as i64).min(b as i64) as u64),
+        Fast64::MaxSigned => lanes!(file, d, src, exec, |a, b, _c| (a as i64).max(b as i64) as u64),
+        Fast64::FSub => lanes!(file, d, src, exec, |a, b, _c| (v(a) - v(b)).to_bits()),
         Fast64::FAdd => lanes!(file, d, src, exec, |a, b, _c| (v(a) + v(b)).to_bits()),
         Fast64::FMul => lanes!(file, d, src, exec, |a, b, _c| (v(a) * v(b)).to_bits()),
         Fast64::Fma => lanes!(file, d, src, exec, |a, b, c| v(a).mul_add(v(b), v(c)).to_bits()),
@@ -258,6 +297,7 @@ fn run64_body(f: Fast64, regs: &mut Regs, d: u32, src: [u32; 3], exec: u32) {
 }
 
 /// `mul.wide` (with the constant-zero slot as `c`) and `mad.wide`.
+#[inline(always)]
 pub(crate) fn run_wide(signed: bool, regs: &mut Regs, d: u32, [a, b, c]: [u32; 3], exec: u32) {
     let (x, y, z) = (&regs.w32[a as usize], &regs.w32[b as usize], &regs.w64[c as usize]);
     let mut out = [0u64; 32];
@@ -271,12 +311,87 @@ pub(crate) fn run_wide(signed: bool, regs: &mut Regs, d: u32, [a, b, c]: [u32; 3
     blend(&mut regs.w64[d as usize], out, exec);
 }
 
+/// Two registers of half the width into one.
+#[inline(always)]
+pub(crate) fn pack(regs: &mut Regs, d: Reg, [low, high]: [u32; 2], exec: u32) {
+    let (a, b) = (&regs.w32[low as usize], &regs.w32[high as usize]);
+    if d.class == Class::W64 {
+        let out = std::array::from_fn(|lane| u64::from(a[lane]) | u64::from(b[lane]) << 32);
+        blend(&mut regs.w64[d.slot as usize], out, exec);
+    } else {
+        let out = std::array::from_fn(|lane| a[lane] & 0xffff | b[lane] << 16);
+        blend(&mut regs.w32[d.slot as usize], out, exec);
+    }
+}
+
+/// A register into two of half the width, of which one may be missing.
+#[inline(always)]
+pub(crate) fn unpack(regs: &mut Regs, parts: [Option<u32>; 2], s: Reg, exec: u32) {
+    let halves = if s.class == Class::W64 {
+        let from = &regs.w64[s.slot as usize];
+        [from.map(|v| v as u32), from.map(|v| (v >> 32) as u32)]
+    } else {
+        let from = &regs.w32[s.slot as usize];
+        [from.map(|v| v & 0xffff), from.map(|v| v >> 16)]
+    };
+    for (part, half) in parts.into_iter().zip(halves) {
+        if let Some(d) = part {
+            blend(&mut regs.w32[d as usize], half, exec);
+        }
+    }
+}
+
+/// 32 bits to 64.
+#[inline(always)]
+pub(crate) fn extend(signed: bool, regs: &mut Regs, d: u32, a: u32, exec: u32) {
+    let from = &regs.w32[a as usize];
+    let out = match signed {
+        true => from.map(|v| i64::from(v as i32) as u64),
+        false => from.map(u64::from),
+    };
+    blend(&mut regs.w64[d as usize], out, exec);
+}
+
+/// 64 bits to 32.
+#[inline(always)]
+pub(crate) fn truncate(regs: &mut Regs, d: u32, a: u32, exec: u32) {
+    let out = regs.w64[a as usize].map(|v| v as u32);
+    blend(&mut regs.w32[d as usize], out, exec);
+}
+
+/// 64-bit shifts; counts past 63 shift everything out.
+#[inline(always)]
+pub(crate) fn shift64(f: Shift, regs: &mut Regs, d: u32, [a, by]: [u32; 2], exec: u32) {
+    let (x, n) = (&regs.w64[a as usize], &regs.w32[by as usize]);
+    let mut out = [0; 32];
+    for lane in 0..32 {
+        let (x, n) = (x[lane], n[lane]);
+        out[lane] = match f {
+            Shift::Left => {
+                if n > 63 {
+                    0
+                } else {
+                    x << (n & 63)
+                }
+            }
+            Shift::Right => {
+                if n > 63 {
+                    0
+                } else {
+                    x >> (n & 63)
+                }
+            }
+            Shift::RightSigned => (x as i64 >> n.min(63)) as u64,
+        };
+    }
+    blend(&mut regs.w64[d as usize], out, exec);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::float::Round;
-    use crate::op::{Class, Reg};
-    use crate::scalar::{FloatOp, IntOp, Mods, Scalar};
+    use crate::scalar::{Convert, FloatOp, IntOp, Mods, Scalar};
     use crate::types::{Kind, Ty};
 
     const MODS: Mods = Mods { round: Round::Nearest, flush: false, saturate: false, relu: false };
@@ -318,6 +433,7 @@ mod tests {
         let (mut file, narrow, wide) = registers();
         let (signed, unsigned) = (Ty::new(Kind::Signed, 32), Ty::U32);
         let float = |op| Scalar::Float(op, Ty::F32, MODS);
+        let convert = |to, from| Scalar::Convert(Convert { to, from, mods: MODS, integral: false });
         let table = [
             (Fast32::Add, Scalar::Int(IntOp::Add, unsigned)),
             (Fast32::Sub, Scalar::Int(IntOp::Sub, unsigned)),
@@ -337,6 +453,19 @@ mod tests {
             (Fast32::FMax, float(FloatOp::Max { nan: false })),
             (Fast32::FMinNan, float(FloatOp::Min { nan: true })),
             (Fast32::FMaxNan, float(FloatOp::Max { nan: true })),
+            (Fast32::MulHigh, Scalar::Int(IntOp::MulHigh, unsigned)),
+            (Fast32::MulHighSigned, Scalar::Int(IntOp::MulHigh, signed)),
+            (Fast32::Not, Scalar::Int(IntOp::Not, unsigned)),
+            (Fast32::Negate, Scalar::Int(IntOp::Neg, signed)),
+            (Fast32::FNegate, float(FloatOp::Neg)),
+            (Fast32::FAbs, float(FloatOp::Abs)),
+            (Fast32::FDiv, float(FloatOp::Div)),
+            (Fast32::FSqrt, float(FloatOp::Sqrt)),
+            (Fast32::FRcp, float(FloatOp::Rcp)),
+            (Fast32::ToBrains, convert(Ty { packed: true, ..Ty::BF16 }, Ty::F32)),
+            (Fast32::FromBrain, convert(Ty::F32, Ty::BF16)),
+            (Fast32::FromSigned, convert(Ty::F32, signed)),
+            (Fast32::FromUnsigned, convert(Ty::F32, unsigned)),
             (Fast32::Min, Scalar::Int(IntOp::Min, unsigned)),
             (Fast32::Max, Scalar::Int(IntOp::Max, unsigned)),
             (Fast32::MinSigned, Scalar::Int(IntOp::Min, signed)),
@@ -353,10 +482,18 @@ mod tests {
             (Fast64::MadLow, IntOp::MadLow),
             (Fast64::And, IntOp::And),
             (Fast64::Or, IntOp::Or),
+            (Fast64::Xor, IntOp::Xor),
+            (Fast64::MulHigh, IntOp::MulHigh),
+            (Fast64::Min, IntOp::Min),
+            (Fast64::Max, IntOp::Max),
+            (Fast64::MinSigned, IntOp::Min),
+            (Fast64::MaxSigned, IntOp::Max),
         ];
         for (fast, op) in table {
             let slots = wide.map(|r| r.slot);
-            agree(Scalar::Int(op, Ty::U64), wide, &mut file, |regs, d| run64(fast, regs, d, slots, u32::MAX));
+            let signed = matches!(fast, Fast64::MinSigned | Fast64::MaxSigned);
+            let ty = if signed { Ty::new(Kind::Signed, 64) } else { Ty::U64 };
+            agree(Scalar::Int(op, ty), wide, &mut file, |regs, d| run64(fast, regs, d, slots, u32::MAX));
         }
     }
 

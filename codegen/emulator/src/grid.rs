@@ -51,7 +51,7 @@ impl Context<'_> {
 
 /// Runs all blocks in this thread.
 pub(crate) fn run(context: &Context<'_>, space: &AddressSpace) -> Result<Stats, LaunchError> {
-    let (mut view, mut tally) = (space.view(), Tally::new(context.program.code.len()));
+    let (mut view, mut tally) = (space.view(), Tally::new(&context.program.code));
     if context.program.independent {
         let mut spare = None;
         for index in 0..context.blocks() {
@@ -139,7 +139,7 @@ pub(crate) fn run_parallel(context: &Context<'_>, space: &AddressSpace, workers:
     let first_fault: Mutex<Option<(u64, LaunchError)>> = Mutex::new(None);
     let faulty = AtomicU64::new(u64::MAX);
     let work = || {
-        let (mut view, mut tally, mut spare) = (space.view(), Tally::new(context.program.code.len()), None);
+        let (mut view, mut tally, mut spare) = (space.view(), Tally::new(&context.program.code), None);
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             if index >= total || index > faulty.load(Ordering::Acquire) {
@@ -164,7 +164,7 @@ pub(crate) fn run_parallel(context: &Context<'_>, space: &AddressSpace, workers:
     if let Some((_, error)) = first_fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
         return Err(error);
     }
-    let mut all = Tally::new(context.program.code.len());
+    let mut all = Tally::new(&context.program.code);
     tallies.into_iter().for_each(|t| all.merge(t));
     Ok(context.finish(all))
 }

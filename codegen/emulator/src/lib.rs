@@ -70,6 +70,7 @@ mod lower;
 mod lower_alu;
 mod lower_memory;
 mod memory;
+mod mma;
 mod op;
 mod regs;
 mod scalar;

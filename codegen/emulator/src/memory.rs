@@ -134,7 +134,7 @@ impl Allocation {
         page.store(at, bytes, v, order);
     }
 
-    #[inline]
+    #[inline(always)]
     fn holds(&self, address: u64, bytes: u64) -> bool {
         address >= self.base && address - self.base < self.bytes && self.bytes - (address - self.base) >= bytes
     }
@@ -219,7 +219,7 @@ impl View {
     }
 
     /// The allocation that holds `bytes` bytes at `address`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&mut self, address: u64, bytes: u64, what: &'static str) -> Result<&Allocation, FaultKind> {
         let hit = self.table.get(self.last).is_some_and(|a| a.holds(address, bytes));
         if !hit {
@@ -253,7 +253,7 @@ impl View {
     }
 
     /// Loads `N` words a lane, aligned to their whole size.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn gather<const N: usize>(
         &mut self,
         at: &[u64; 32],
@@ -299,7 +299,7 @@ impl View {
     }
 
     /// Stores `N` words a lane, aligned to their whole size; of lanes with the same address the last one wins.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn scatter<const N: usize>(
         &mut self,
         at: &[u64; 32],
@@ -438,7 +438,7 @@ pub(crate) enum Layout {
 }
 
 /// First byte and length of what a warp accesses.
-#[inline]
+#[inline(always)]
 fn span(at: &[u64; 32], exec: u32, each: u64, layout: Layout) -> Option<(u64, u64)> {
     match layout {
         Layout::Consecutive => Some((at[0], 32 * each)),

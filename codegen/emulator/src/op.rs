@@ -107,6 +107,14 @@ pub(crate) struct Atom {
     pub(crate) c: Option<Reg>,
 }
 
+/// Shifts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shift {
+    Left,
+    Right,
+    RightSigned,
+}
+
 /// `shfl.sync` modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shuffle {
@@ -171,6 +179,24 @@ pub(crate) enum Op {
         a: u32,
         b: u32,
         c: u32,
+    },
+    /// `cvt` from a 32-bit to a 64-bit integer.
+    Extend {
+        signed: bool,
+        d: u32,
+        a: u32,
+    },
+    /// `cvt` from a 64-bit to a 32-bit integer.
+    Truncate {
+        d: u32,
+        a: u32,
+    },
+    /// 64-bit shifts: the count is 32 bits wide.
+    Shift64 {
+        f: Shift,
+        d: u32,
+        a: u32,
+        by: u32,
     },
     Scalar {
         f: Scalar,

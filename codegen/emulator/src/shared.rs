@@ -10,11 +10,15 @@
 
 use crate::banks::Pattern;
 use crate::error::FaultKind;
+use crate::regs::lanes;
 
 /// Several lanes read.
-const MANY: u16 = u16::MAX;
+const MANY: u16 = 1 << 13;
 /// The clock of a write that an asynchronous copy has yet to make.
 const IN_FLIGHT: u32 = u32::MAX;
+
+/// Marks a stamp as that of an atomic; threads have smaller numbers.
+const ATOMIC: u64 = 1 << 14;
 
 /// A past access: clock, finer clock, and the thread with a mark for atomics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,8 +40,26 @@ impl Stamp {
     }
 
     fn thread(self) -> u16 {
-        self.0 as u16
+        (self.0 & !ATOMIC) as u16
     }
+
+    /// The same access, made by an atomic.
+    fn by_atomic(self, atomic: bool) -> Stamp {
+        Stamp(self.0 | if atomic { ATOMIC } else { 0 })
+    }
+
+    fn is_atomic(self) -> bool {
+        self.0 & ATOMIC != 0
+    }
+}
+
+/// Past accesses of a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Cell {
+    /// The last write; clock 0 if there was none.
+    written: Stamp,
+    /// The last read since then; clock 0 if there was none.
+    read: Stamp,
 }
 
 /// A warp that makes an access, and what it knows.
@@ -86,13 +108,8 @@ pub(crate) struct Shared {
     bytes: u32,
     /// log2 of the bytes of a cell.
     granule: u32,
-    /// The last write of each cell; clock 0 if there was none.
-    written: Vec<Stamp>,
-    /// Which of the last writes were atomic.
-    atomic: Vec<bool>,
-    /// The last read of each cell since the last write.
-    read: Vec<Stamp>,
-    /// The warps that read at that clock.
+    cells: Vec<Cell>,
+    /// The warps that read a cell at the clock of its last read, if it has one.
     readers: Vec<u32>,
 }
 
@@ -103,23 +120,19 @@ impl Shared {
             words: vec![0; bytes.div_ceil(4) as usize],
             bytes: bytes as u32,
             granule: granule.trailing_zeros(),
-            written: vec![Stamp::default(); cells],
-            atomic: vec![false; cells],
-            read: vec![Stamp::default(); cells],
+            cells: vec![Cell::default(); cells],
             readers: vec![0; cells],
         }
     }
 
     /// Forgets all values and accesses.
     pub(crate) fn reset(&mut self) {
-        self.written.fill(Stamp::default());
-        self.read.fill(Stamp::default());
-        self.readers.fill(0);
+        self.cells.fill(Cell::default());
     }
 
     /// Checks an access of `bytes` bytes for every lane and narrows the addresses; lanes that do not execute get that
     /// of the first one that does. Gives the lane of a wrong address.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn narrow(&self, at: &[u64; 32], bytes: u32, exec: u32) -> Result<[u32; 32], usize> {
         let first = at[exec.trailing_zeros() as usize % 32];
         let (mut out, mut high) = ([0u32; 32], 0);
@@ -138,7 +151,7 @@ impl Shared {
     }
 
     #[inline(always)]
-    fn cells(&self, at: u32, bytes: u32) -> std::ops::Range<usize> {
+    fn range(&self, at: u32, bytes: u32) -> std::ops::Range<usize> {
         (at >> self.granule) as usize..((at + bytes - 1) >> self.granule) as usize + 1
     }
 
@@ -166,7 +179,7 @@ impl Shared {
     }
 
     /// Checks and notes the reads of a warp; gives the lane of a fault.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read_all(
         &mut self,
         who: Who<'_>,
@@ -176,9 +189,8 @@ impl Shared {
     ) -> Result<(), (FaultKind, usize)> {
         for place in &pattern.places {
             let thread = if place.several { MANY } else { who.thread(place.lane) };
-            for cell in self.cells(base.wrapping_add(place.delta), bytes) {
-                let clock = self.written[cell].clock();
-                if clock.wrapping_sub(1) >= who.floor {
+            for cell in self.range(base.wrapping_add(place.delta), bytes) {
+                if self.cells[cell].written.clock().wrapping_sub(1) >= who.floor {
                     self.may_read(who, cell, who.thread(place.lane), false)
                         .map_err(|k| (k, usize::from(place.lane)))?;
                 }
@@ -189,40 +201,41 @@ impl Shared {
     }
 
     /// Whether all the writes of a warp are in order without a closer look; notes them if so.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write_all(&mut self, who: Who<'_>, base: u32, bytes: u32, pattern: &Pattern) -> bool {
         if pattern.shared || !self.all_known(who, base, bytes, pattern) {
             return false;
         }
         for place in &pattern.places {
             let stamp = Stamp::new(who.clock(), who.step, who.thread(place.lane));
-            for cell in self.cells(base.wrapping_add(place.delta), bytes) {
-                self.overwrite(cell, stamp, false);
+            for cell in self.range(base.wrapping_add(place.delta), bytes) {
+                self.overwrite(cell, stamp);
             }
         }
         true
     }
 
-    #[inline]
+    #[inline(always)]
     fn all_known(&self, who: Who<'_>, base: u32, bytes: u32, pattern: &Pattern) -> bool {
-        pattern.places.iter().all(|place| {
-            self.cells(base.wrapping_add(place.delta), bytes)
-                .all(|cell| self.written[cell].clock() <= who.floor && self.read[cell].clock() <= who.floor)
-        })
+        for place in &pattern.places {
+            for cell in &self.cells[self.range(base.wrapping_add(place.delta), bytes)] {
+                if cell.written.clock() > who.floor || cell.read.clock() > who.floor {
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     #[inline(always)]
-    fn overwrite(&mut self, cell: usize, stamp: Stamp, atomic: bool) {
-        self.written[cell] = stamp;
-        self.atomic[cell] = atomic;
-        self.read[cell] = Stamp::default();
-        self.readers[cell] = 0;
+    fn overwrite(&mut self, cell: usize, stamp: Stamp) {
+        self.cells[cell] = Cell { written: stamp, read: Stamp::default() };
     }
 
     /// Loads up to 8 bytes of one lane; the range has been checked.
     pub(crate) fn load(&mut self, who: Who<'_>, lane: u8, at: u32, bytes: u32, atomic: bool) -> Result<u64, FaultKind> {
         let thread = who.thread(lane);
-        for cell in self.cells(at, bytes) {
+        for cell in self.range(at, bytes) {
             self.may_read(who, cell, thread, atomic)?;
             if !atomic {
                 self.note_read(who, cell, thread);
@@ -242,9 +255,9 @@ impl Shared {
         atomic: bool,
     ) -> Result<(), FaultKind> {
         let same = self.peek(at, bytes) == v;
-        for cell in self.cells(at, bytes) {
+        for cell in self.range(at, bytes) {
             self.may_write(who, cell, who.thread(lane), atomic, same)?;
-            self.overwrite(cell, Stamp::new(who.clock(), who.step, who.thread(lane)), atomic);
+            self.overwrite(cell, Stamp::new(who.clock(), who.step, who.thread(lane)).by_atomic(atomic));
         }
         self.poke(at, bytes, v);
         Ok(())
@@ -259,71 +272,84 @@ impl Shared {
         bytes: u32,
         f: impl Fn(u64) -> u64,
     ) -> Result<u64, FaultKind> {
-        for cell in self.cells(at, bytes) {
-            if self.written[cell].clock() == 0 {
+        for cell in self.range(at, bytes) {
+            if self.cells[cell].written.clock() == 0 {
                 return Err(FaultKind::Uninitialised("shared"));
             }
             self.may_write(who, cell, who.thread(lane), true, false)?;
-            self.overwrite(cell, Stamp::new(who.clock(), who.step, who.thread(lane)), true);
+            self.overwrite(cell, Stamp::new(who.clock(), who.step, who.thread(lane)).by_atomic(true));
         }
         let old = self.peek(at, bytes);
         self.poke(at, bytes, f(old));
         Ok(old)
     }
 
-    /// Marks the destination of an asynchronous copy; until it lands nobody may touch it.
-    pub(crate) fn issue(&mut self, who: Who<'_>, lane: u8, at: u32, bytes: u32) -> Result<(), FaultKind> {
-        for cell in self.cells(at, bytes) {
-            if self.written[cell].clock() > who.floor || self.read[cell].clock() > who.floor {
-                self.may_write(who, cell, who.thread(lane), false, false)?;
+    /// Marks the destinations of asynchronous copies; until they land nobody may touch them. Gives the lane of a fault.
+    #[inline(always)]
+    pub(crate) fn issue(
+        &mut self,
+        who: Who<'_>,
+        at: &[u32; 32],
+        bytes: u32,
+        exec: u32,
+    ) -> Result<(), (FaultKind, usize)> {
+        for lane in lanes(exec) {
+            let stamp = Stamp::new(IN_FLIGHT, 0, who.thread(lane as u8));
+            for cell in self.range(at[lane], bytes) {
+                if self.cells[cell].written.clock() > who.floor || self.cells[cell].read.clock() > who.floor {
+                    self.may_write(who, cell, who.thread(lane as u8), false, false).map_err(|k| (k, lane))?;
+                }
+                self.overwrite(cell, stamp);
             }
-            self.overwrite(cell, Stamp::new(IN_FLIGHT, 0, who.thread(lane)), false);
         }
         Ok(())
     }
 
     /// The issuer has waited: the bytes are as if it had written them now.
-    pub(crate) fn land(&mut self, who: Who<'_>, lane: u8, at: u32, bytes: u32) {
-        let stamp = Stamp::new(who.clock(), who.step, who.thread(lane));
-        self.cells(at, bytes).for_each(|cell| self.overwrite(cell, stamp, false));
+    #[inline(always)]
+    pub(crate) fn land(&mut self, who: Who<'_>, at: &[u32; 32], bytes: u32, exec: u32) {
+        for lane in lanes(exec) {
+            let stamp = Stamp::new(who.clock(), who.step, who.thread(lane as u8));
+            self.range(at[lane], bytes).for_each(|cell| self.overwrite(cell, stamp));
+        }
     }
 
     #[cold]
     fn may_read(&self, who: Who<'_>, cell: usize, thread: u16, atomic: bool) -> Result<(), FaultKind> {
-        let past = self.written[cell];
+        let past = self.cells[cell].written;
         match past.clock() {
             IN_FLIGHT => Err(FaultKind::InFlight),
             0 => Err(FaultKind::Uninitialised("shared")),
-            _ if atomic && self.atomic[cell] || who.sees(thread, past) => Ok(()),
+            _ if atomic && past.is_atomic() || who.sees(thread, past) => Ok(()),
             _ => Err(FaultKind::Race { other: u32::from(past.thread()), how: "read after write" }),
         }
     }
 
     #[inline(always)]
     fn note_read(&mut self, who: Who<'_>, cell: usize, thread: u16) {
-        let (past, clock, bit) = (self.read[cell], who.clock(), 1 << who.warp());
-        if past.clock() == clock && self.readers[cell] != 0 {
+        let (past, clock, bit) = (self.cells[cell].read, who.clock(), 1 << who.warp());
+        if past.clock() == clock {
             let reader = if past.thread() == thread { thread } else { MANY };
             self.readers[cell] |= bit;
-            self.read[cell] = Stamp::new(clock, who.step, reader);
+            self.cells[cell].read = Stamp::new(clock, who.step, reader);
         } else if clock > past.clock() {
             self.readers[cell] = bit;
-            self.read[cell] = Stamp::new(clock, who.step, thread);
+            self.cells[cell].read = Stamp::new(clock, who.step, thread);
         }
     }
 
     #[cold]
     fn may_write(&self, who: Who<'_>, cell: usize, thread: u16, atomic: bool, same: bool) -> Result<(), FaultKind> {
-        let past = self.written[cell];
+        let past = self.cells[cell].written;
         if past.clock() == IN_FLIGHT {
             return Err(FaultKind::InFlight);
         }
-        let ordered = atomic && self.atomic[cell] || who.sees(thread, past);
+        let ordered = atomic && past.is_atomic() || who.sees(thread, past);
         if past.clock() != 0 && !same && !ordered {
             return Err(FaultKind::Race { other: u32::from(past.thread()), how: "write after write" });
         }
-        let (read, readers) = (self.read[cell], self.readers[cell]);
-        if readers == 0 || read.thread() == thread {
+        let (read, readers) = (self.cells[cell].read, self.readers[cell]);
+        if read.clock() == 0 || read.thread() == thread {
             return Ok(());
         }
         let race = |warp: u32| {

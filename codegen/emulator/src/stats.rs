@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 
 use crate::banks::Pattern;
 use crate::memory::Layout;
-use crate::op::{Op, Space};
+use crate::op::{Inst, Op, Space};
 
 /// What a launch did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -80,6 +80,7 @@ impl Classes {
             }
             Op::Pack { .. } | Op::Unpack { .. } | Op::Setp { .. } | Op::Set { .. } | Op::Select { .. } => &mut self.alu,
             Op::Predicate { .. } | Op::Clock { .. } => &mut self.alu,
+            Op::Extend { .. } | Op::Truncate { .. } | Op::Shift64 { .. } => &mut self.alu,
             Op::Branch { .. } | Op::Exit | Op::Trap => &mut self.control,
             Op::Load(a) | Op::Store(a) => match a.space {
                 Space::Global | Space::Generic => &mut self.global,
@@ -135,30 +136,47 @@ impl AddAssign for Stats {
     }
 }
 
+/// Patterns remembered for an instruction, each for its share of a block's warps.
+const WAYS: u32 = 4;
+
 /// Counts in the making, of one host thread.
 pub(crate) struct Tally {
     pub(crate) stats: Stats,
     /// Executions of every instruction of the program.
     pub(crate) executed: Vec<u64>,
     /// How the lanes of each instruction lay in shared memory the last time.
-    pub(crate) patterns: Vec<Pattern>,
+    patterns: Vec<Pattern>,
+    /// Where the patterns of an instruction begin.
+    places: Vec<u32>,
     read: Footprint,
     written: Footprint,
 }
 
 impl Tally {
-    pub(crate) fn new(instructions: usize) -> Tally {
+    pub(crate) fn new(code: &[Inst]) -> Tally {
+        let mut next = 0;
+        let places = code.iter().map(|inst| {
+            let own = next;
+            next += match &inst.op {
+                Op::Load(a) | Op::Store(a) if matches!(a.space, Space::Shared | Space::Generic) => WAYS,
+                Op::LoadMatrix { .. } | Op::CopyAsync { .. } => WAYS,
+                _ => 0,
+            };
+            own
+        });
+        let places = places.collect();
         Tally {
             stats: Stats::default(),
-            executed: vec![0; instructions],
-            patterns: vec![Pattern::default(); instructions],
+            executed: vec![0; code.len()],
+            patterns: vec![Pattern::default(); next as usize],
+            places,
             read: Footprint::default(),
             written: Footprint::default(),
         }
     }
 
     /// Counts a global read of `bytes` bytes by every lane of `exec`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(&mut self, at: &[u64; 32], bytes: u32, exec: u32, shape: Layout) {
         let n = u64::from(exec.count_ones());
         self.stats.global_read += n * u64::from(bytes);
@@ -167,7 +185,7 @@ impl Tally {
     }
 
     /// Counts a global write of `bytes` bytes by every lane of `exec`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write(&mut self, at: &[u64; 32], bytes: u32, exec: u32, shape: Layout) {
         let n = u64::from(exec.count_ones());
         self.stats.global_written += n * u64::from(bytes);
@@ -184,9 +202,9 @@ impl Tally {
     }
 
     /// Counts an access to shared memory of the instruction at `pc` and gives its pattern.
-    #[inline]
-    pub(crate) fn follow(&mut self, pc: u32, at: &[u32; 32], bytes: u32, exec: u32) -> &Pattern {
-        let pattern = &mut self.patterns[pc as usize];
+    #[inline(always)]
+    pub(crate) fn follow(&mut self, pc: u32, warp: u32, at: &[u32; 32], bytes: u32, exec: u32) -> &Pattern {
+        let pattern = &mut self.patterns[(self.places[pc as usize] + warp % WAYS) as usize];
         pattern.follow(at, bytes, exec);
         self.stats.shared_wavefronts += u64::from(pattern.cost.total);
         self.stats.shared_conflicts += u64::from(pattern.cost.extra);
@@ -255,7 +273,7 @@ impl Footprint {
     }
 
     /// Marks an access and gives the number of its sectors.
-    #[inline]
+    #[inline(always)]
     fn touch(&mut self, at: &[u64; 32], bytes: u32, exec: u32, shape: Layout) -> u64 {
         let wide = u64::from(bytes);
         let first = at[exec.trailing_zeros() as usize % 32];
@@ -300,7 +318,7 @@ impl Footprint {
 }
 
 /// Whether the lanes lie side by side.
-#[inline]
+#[inline(always)]
 pub(crate) fn consecutive(at: &[u64; 32], bytes: u64) -> bool {
     let mut off = 0;
     for (lane, &a) in at.iter().enumerate() {

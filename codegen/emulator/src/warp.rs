@@ -16,6 +16,7 @@ use crate::fast;
 use crate::grid::Context;
 use crate::lower::Program;
 use crate::memory::View;
+use crate::mma;
 use crate::op::{BarrierKind, Class, Inst, Op, Reg};
 use crate::regs::{Regs, lanes};
 use crate::scalar::Compare;
@@ -192,6 +193,35 @@ impl Block {
         view: &mut View,
         tally: &mut Tally,
     ) -> Result<Stop, Box<Fault>> {
+        #[cfg(target_arch = "x86_64")]
+        if fast::vectors() {
+            // SAFETY: the processor has the features.
+            return unsafe { self.run_vectorised(index, context, view, tally) };
+        }
+        self.interpret(index, context, view, tally)
+    }
+
+    /// The interpreter compiled for processors with wide vectors.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,bmi1,bmi2,popcnt,lzcnt")]
+    fn run_vectorised(
+        &mut self,
+        index: usize,
+        context: &Context<'_>,
+        view: &mut View,
+        tally: &mut Tally,
+    ) -> Result<Stop, Box<Fault>> {
+        self.interpret(index, context, view, tally)
+    }
+
+    #[inline(always)]
+    fn interpret(
+        &mut self,
+        index: usize,
+        context: &Context<'_>,
+        view: &mut View,
+        tally: &mut Tally,
+    ) -> Result<Stop, Box<Fault>> {
         let code = &context.program.code;
         let warp = &mut self.warps[index];
         let mut m = Machine { warp, shared: &mut self.shared, barriers: &mut self.barriers, view, tally, context };
@@ -258,15 +288,14 @@ impl Block {
 }
 
 /// A comparison of 32-bit values in all lanes.
+#[inline(always)]
 fn compare(f: Compare, ty: Ty, a: &[u32; 32], b: &[u32; 32]) -> u32 {
     let view = match ty.kind {
         Kind::Signed => fast::View32::Signed,
         Kind::Float | Kind::Brain | Kind::Tf32 => fast::View32::Float,
         Kind::Unsigned | Kind::Bits | Kind::Pred => fast::View32::Unsigned,
     };
-    let [less, equal, greater] = fast::compare32(view, a, b);
-    let part = |wanted: bool, lanes: u32| if wanted { lanes } else { 0 };
-    part(f.less, less) | part(f.equal, equal) | part(f.greater, greater) | part(f.unordered, !(less | equal | greater))
+    fast::compare32(view, f, a, b)
 }
 
 fn fault(context: &Context<'_>, block: [u32; 3], warp: u32, inst: &Inst, (kind, lane, address): Trouble) -> Box<Fault> {
@@ -308,7 +337,7 @@ impl Machine<'_, '_> {
         self.warp.regs.mark(d, exec);
     }
 
-    #[inline]
+    #[inline(always)]
     fn step(&mut self, inst: &Inst, pc: u32, exec: u32, mask: u32) -> Result<Next, Trouble> {
         match &inst.op {
             &Op::Fast32 { f, d, src } => {
@@ -329,6 +358,21 @@ impl Machine<'_, '_> {
                 fast::run_wide(signed, &mut self.warp.regs, d, [a, b, c], exec);
                 self.warp.regs.set64[d as usize] |= exec;
             }
+            &Op::Extend { signed, d, a } => {
+                self.need(self.warp.regs.set32[a as usize], exec)?;
+                fast::extend(signed, &mut self.warp.regs, d, a, exec);
+                self.warp.regs.set64[d as usize] |= exec;
+            }
+            &Op::Truncate { d, a } => {
+                self.need(self.warp.regs.set64[a as usize], exec)?;
+                fast::truncate(&mut self.warp.regs, d, a, exec);
+                self.warp.regs.set32[d as usize] |= exec;
+            }
+            &Op::Shift64 { f, d, a, by } => {
+                self.need(self.warp.regs.set64[a as usize] & self.warp.regs.set32[by as usize], exec)?;
+                fast::shift64(f, &mut self.warp.regs, d, [a, by], exec);
+                self.warp.regs.set64[d as usize] |= exec;
+            }
             &Op::Scalar { f, d, src } => {
                 for r in src {
                     self.need_reg(r, exec)?;
@@ -338,7 +382,10 @@ impl Machine<'_, '_> {
             &Op::Mov { d, s } => {
                 // A copy of a register without a value is a register without a value.
                 let set = self.warp.regs.set_lanes(s);
-                if d.class == Class::W32 {
+                if d.class == Class::W64 {
+                    fast::copy64(&mut self.warp.regs, d.slot, s.slot, exec);
+                    self.warp.regs.mark(d, exec);
+                } else if d.class == Class::W32 {
                     fast::copy32(&mut self.warp.regs, d.slot, s.slot, exec);
                     self.warp.regs.mark(d, exec);
                 } else {
@@ -354,6 +401,8 @@ impl Machine<'_, '_> {
                 let regs = &self.warp.regs;
                 let holds = if ty.width() == 32 && !f.flush {
                     compare(f, ty, &regs.w32[a.slot as usize], &regs.w32[b.slot as usize])
+                } else if ty.width() == 64 && !ty.is_float() {
+                    fast::compare64(ty.is_signed(), f, &regs.w64[a.slot as usize], &regs.w64[b.slot as usize])
                 } else {
                     let one = |l: usize| u32::from(f.eval(ty, regs.get(a, l), regs.get(b, l))) << l;
                     lanes(exec).fold(0, |all, l| all | one(l))
@@ -375,13 +424,33 @@ impl Machine<'_, '_> {
             &Op::Select { d, a, b, p } => {
                 let p = self.pred(p, exec)?;
                 let set = self.warp.regs.set_lanes(a) & p | self.warp.regs.set_lanes(b) & !p;
-                self.write(d, exec, |r, lane| r.get(if p >> lane & 1 == 1 { a } else { b }, lane));
+                match d.class {
+                    Class::W32 => fast::select32(&mut self.warp.regs, d.slot, [a.slot, b.slot], p, exec),
+                    _ => self.write(d, exec, |r, lane| r.get(if p >> lane & 1 == 1 { a } else { b }, lane)),
+                }
+                self.warp.regs.mark(d, exec);
                 self.warp.regs.unmark(d, exec & !set);
             }
             &Op::Predicate { f, d, a, b, negate } => {
                 let flip = |v: u32, negate: bool| if negate { !v } else { v };
                 let v = f.eval(flip(self.pred(a, exec)?, negate[0]), flip(self.pred(b, exec)?, negate[1]));
                 self.set_pred(d, v, exec);
+            }
+            Op::Pack { d, parts, bits }
+                if matches!((parts.len(), d.class, bits), (2, Class::W32, 16) | (2, Class::W64, 32)) =>
+            {
+                let set = &self.warp.regs.set32;
+                let [low, high] = [parts[0].slot, parts[1].slot];
+                self.need(set[low as usize] & set[high as usize], exec)?;
+                fast::pack(&mut self.warp.regs, *d, [low, high], exec);
+                self.warp.regs.mark(*d, exec);
+            }
+            Op::Unpack { parts, s, bits }
+                if matches!((parts.len(), s.class, bits), (2, Class::W32, 16) | (2, Class::W64, 32)) =>
+            {
+                self.need_reg(*s, exec)?;
+                fast::unpack(&mut self.warp.regs, [parts[0], parts[1]].map(|p| p.map(|p| p.slot)), *s, exec);
+                parts.iter().flatten().for_each(|&p| self.warp.regs.mark(p, exec));
             }
             Op::Pack { d, parts, bits } => {
                 for &part in parts {
@@ -420,7 +489,11 @@ impl Machine<'_, '_> {
             Op::CopyCommit => copy::commit(self, exec),
             Op::CopyWait { pending } => copy::wait(self, *pending, exec),
             &Op::Barrier { kind, aligned, id, threads } => return self.barrier(kind, aligned, id, threads, exec, mask),
-            _ => return collective::step(self, inst, pc, exec),
+            Op::LoadMatrix { d, address, transposed } => mma::load(self, d, *address, *transposed, pc, exec)?,
+            Op::Mma { f, k, half_accumulators, d, a, b, c } => {
+                mma::multiply(self, *f, *k as usize, *half_accumulators, mma::Operands { d, a, b, c }, exec)?
+            }
+            _ => return collective::step(self, inst, exec),
         }
         Ok(Next::Forward)
     }
