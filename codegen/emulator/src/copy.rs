@@ -114,14 +114,12 @@ fn transfer(m: &mut Machine<'_, '_>, copy: &Copy, members: u32, write: bool) -> 
 #[inline(always)]
 pub(crate) fn commit(m: &mut Machine<'_, '_>, exec: u32) {
     let committed = &mut m.warp.committed;
-    for lane in 0..32 {
-        committed[lane] += exec >> lane & 1;
-    }
+    committed.iter_mut().enumerate().for_each(|(lane, n)| *n += exec >> lane & 1);
     for copy in &mut m.warp.copies {
         let members = exec & copy.lanes;
-        for lane in 0..32 {
-            let open = members >> lane & 1 == 1 && copy.group[lane] == 0;
-            copy.group[lane] = if open { committed[lane] } else { copy.group[lane] };
+        for (lane, (group, &now)) in copy.group.iter_mut().zip(committed.iter()).enumerate() {
+            let open = members >> lane & 1 == 1 && *group == 0;
+            *group = if open { now } else { *group };
         }
     }
 }

@@ -40,8 +40,8 @@ pub(crate) fn load(
         let to = &mut m.warp.regs.w32[reg.slot as usize];
         if transposed {
             let half = |row: usize, column: usize| rows[row][column / 2] >> (16 * (column % 2)) & 0xffff;
-            for lane in 0..32 {
-                to[lane] = half(lane % 4 * 2, lane / 4) | half(lane % 4 * 2 + 1, lane / 4) << 16;
+            for (lane, to) in to.iter_mut().enumerate() {
+                *to = half(lane % 4 * 2, lane / 4) | half(lane % 4 * 2 + 1, lane / 4) << 16;
             }
         } else {
             to.copy_from_slice(rows.as_flattened());
@@ -98,33 +98,73 @@ pub(crate) fn multiply(
     }
     m.tally.stats.mma += 1;
     m.tally.stats.mma_flops += 2 * 16 * 8 * k as u64;
-    let sums = products(&m.warp.regs.w32, f, k, o);
     let w32 = &mut m.warp.regs.w32;
-    // Lane 4g + t holds rows g and g + 8, columns 2t and 2t + 1 (figure of 9.7.14.5.8).
-    let at = |element: usize, lane: usize| sums[lane / 4 + element / 2 * 8][lane % 4 * 2 + element % 2];
-    for (index, &r) in o.d.iter().enumerate() {
-        let old = w32[o.c[index].slot as usize];
-        let to = &mut w32[r.slot as usize];
-        for lane in 0..32 {
-            to[lane] = if half {
-                let one = |e: usize| {
-                    let old = half_value(old[lane] >> (16 * e) & 0xffff);
-                    float::F16.round(at(2 * index + e, lane) + old, Round::Nearest) as u32
-                };
-                one(0) | one(1) << 16
-            } else {
-                let v = (at(index, lane) + f64::from(f32::from_bits(old[lane]))) as f32;
-                if v.is_nan() { 0x7fff_ffff } else { v.to_bits() }
-            };
-        }
-        m.warp.regs.set32[r.slot as usize] = u32::MAX;
+    let mut sums = if half { halves(w32, o.c) } else { singles(w32, o.c) };
+    add_products(&mut sums, w32, f, k, o);
+    if half {
+        put_halves(w32, o.d, &sums)
+    } else {
+        put_singles(w32, o.d, &sums)
     }
+    o.d.iter().for_each(|r| m.warp.regs.set32[r.slot as usize] = u32::MAX);
     Ok(())
 }
 
-/// The 16×8 product of the fragments, each element summed in order of k.
+/// Rows and columns of the accumulators. Lane 4g + t holds rows g and g + 8, columns 2t and 2t + 1 (figure of
+/// 9.7.14.5.8).
+type Tile<T> = [[T; 8]; 16];
+
+/// Accumulators from four f32 registers.
 #[inline(always)]
-fn products(w32: &[[u32; 32]], f: Fragment, k: usize, o: Operands<'_>) -> [[f64; 8]; 16] {
+fn singles(w32: &[[u32; 32]], c: &[Reg]) -> Tile<f64> {
+    let mut tile = [[0; 8]; 16];
+    for (element, r) in c.iter().enumerate() {
+        for (g, lanes) in w32[r.slot as usize].chunks_exact(4).enumerate() {
+            let row = &mut tile[g + element / 2 * 8];
+            (0..4).for_each(|t| row[2 * t + element % 2] = lanes[t]);
+        }
+    }
+    tile.map(|row| row.map(|v| f64::from(f32::from_bits(v))))
+}
+
+#[inline(always)]
+fn put_singles(w32: &mut [[u32; 32]], d: &[Reg], sums: &Tile<f64>) {
+    let rounded = sums.map(|row| row.map(|v| if v.is_nan() { 0x7fff_ffff } else { (v as f32).to_bits() }));
+    for (element, r) in d.iter().enumerate() {
+        for (g, lanes) in w32[r.slot as usize].chunks_exact_mut(4).enumerate() {
+            let row = &rounded[g + element / 2 * 8];
+            (0..4).for_each(|t| lanes[t] = row[2 * t + element % 2]);
+        }
+    }
+}
+
+/// Accumulators from two registers of two f16 each.
+#[inline(never)]
+fn halves(w32: &[[u32; 32]], c: &[Reg]) -> Tile<f64> {
+    let mut tile = [[0.0; 8]; 16];
+    for (index, r) in c.iter().enumerate() {
+        for (lane, bits) in w32[r.slot as usize].iter().enumerate() {
+            let row = &mut tile[lane / 4 + index * 8];
+            (row[lane % 4 * 2], row[lane % 4 * 2 + 1]) = (half_value(bits & 0xffff), half_value(bits >> 16));
+        }
+    }
+    tile
+}
+
+#[inline(never)]
+fn put_halves(w32: &mut [[u32; 32]], d: &[Reg], sums: &Tile<f64>) {
+    for (index, r) in d.iter().enumerate() {
+        for (lane, bits) in w32[r.slot as usize].iter_mut().enumerate() {
+            let row = &sums[lane / 4 + index * 8];
+            let [low, high] = [0, 1].map(|e| float::F16.round(row[lane % 4 * 2 + e], Round::Nearest) as u32);
+            *bits = low | high << 16;
+        }
+    }
+}
+
+/// Adds the products of the fragments, for each element in order of k.
+#[inline(always)]
+fn add_products(sums: &mut Tile<f64>, w32: &[[u32; 32]], f: Fragment, k: usize, o: Operands<'_>) {
     let (per, step) = if f == Fragment::Tf32 { (1, 4) } else { (2, 8) };
     // `right` is stored by rows of k, so that the innermost loop runs over columns.
     let (mut left, mut right) = ([[0f64; 16]; 16], [[0f64; 8]; 16]);
@@ -142,26 +182,19 @@ fn products(w32: &[[u32; 32]], f: Fragment, k: usize, o: Operands<'_>) -> [[f64;
         for t in 0..4 {
             for e in 0..per {
                 let row = &mut right[index * step + per * t + e];
-                for g in 0..8 {
-                    row[g] = v[e][4 * g + t];
-                }
+                (0..8).for_each(|g| row[g] = v[e][4 * g + t]);
             }
         }
     }
-    let mut sums = [[0f64; 8]; 16];
-    for (sums, left) in sums.iter_mut().zip(&left) {
-        let mut row = [0f64; 8];
-        for (&x, right) in left[..k].iter().zip(&right) {
-            // Products of two halves or tf32 are exact in f64, so fusing changes nothing.
-            row.iter_mut().zip(right).for_each(|(sum, &y)| *sum = fused(x, y, *sum));
+    // Four rows at a time keep enough sums in registers to hide the latency of an addition. Products of two halves or
+    // tf32 are exact in f64, so fusing changes nothing.
+    for (sums, left) in sums.chunks_exact_mut(4).zip(left.chunks_exact(4)) {
+        let mut block = [sums[0], sums[1], sums[2], sums[3]];
+        for (k, right) in right[..k].iter().enumerate() {
+            for (sums, left) in block.iter_mut().zip(left) {
+                (0..8).for_each(|n| sums[n] = left[k].mul_add(right[n], sums[n]));
+            }
         }
-        *sums = row;
+        sums.copy_from_slice(&block);
     }
-    sums
-}
-
-/// `x * y + z` of an exact product, by whichever instruction the processor has.
-#[inline(always)]
-fn fused(x: f64, y: f64, z: f64) -> f64 {
-    if cfg!(target_feature = "fma") { x.mul_add(y, z) } else { x * y + z }
 }
