@@ -24,6 +24,7 @@
 pub mod arrays;
 pub mod build;
 pub mod cli;
+pub mod cuda;
 pub mod driver;
 pub mod frontend;
 mod kernels;

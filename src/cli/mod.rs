@@ -4,6 +4,7 @@
 mod args;
 mod compile;
 mod data;
+mod devices;
 mod failure;
 mod grad;
 mod hardware;
@@ -48,6 +49,6 @@ fn dispatch(cli: &Cli) -> Result<(), Failure> {
         Command::Grad(a) => grad::grad(a, common),
         Command::Verify(a) => verify::verify(a, common),
         Command::Hardware(a) => hardware::hardware(a, common),
-        Command::Devices => hardware::devices(common),
+        Command::Devices => devices::devices(common),
     }
 }

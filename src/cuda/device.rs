@@ -1,0 +1,323 @@
+//! One GPU: a context, one stream in which everything happens in order, modules and memory.
+//!
+//! The order is that of the calls: copies and launches are put into the stream, [`CudaDevice::write`] and
+//! [`CudaDevice::read`] wait for theirs. Two devices, also two of one GPU, have streams of their own, so kernels of one
+//! may wait for flags that kernels of the other set. For the same reason kernels are loaded completely with their module:
+//! loading one later may wait for all that run.
+
+use super::{NoCuda, devices, message};
+use cudarc::driver::result::{self, stream::StreamKind};
+use cudarc::driver::{DriverError, sys};
+use std::ffi::{CStr, CString, c_void};
+use std::os::raw::{c_char, c_int};
+use std::sync::Arc;
+
+/// Why a GPU could not do something.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CudaError {
+    /// There is no CUDA.
+    #[error(transparent)]
+    Absent(#[from] NoCuda),
+    /// There is no such GPU.
+    #[error("there is no GPU {ordinal}; found are {found}")]
+    NoOrdinal {
+        /// What was asked for.
+        ordinal: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// The GPU is too old.
+    #[error("GPU {ordinal} ({name}) has compute capability {}.{}; 8.0 is needed", .capability.0, .capability.1)]
+    TooOld {
+        /// The GPU.
+        ordinal: usize,
+        /// Its name.
+        name: String,
+        /// Its capability.
+        capability: (u32, u32),
+    },
+    /// Two GPUs cannot see each other's memory.
+    #[error("GPU {from} cannot access the memory of GPU {to}; use one of them twice, as in cuda:{from},cuda:{from}")]
+    NoPeer {
+        /// The one that reads and writes.
+        from: usize,
+        /// The one whose memory it is.
+        to: usize,
+    },
+    /// The memory is not enough.
+    #[error("GPU {ordinal} has {free} bytes free; {wanted} are needed")]
+    Memory {
+        /// The GPU.
+        ordinal: usize,
+        /// What was asked for.
+        wanted: usize,
+        /// What there is.
+        free: usize,
+    },
+    /// The driver refuses the PTX.
+    #[error("NVIDIA's driver does not assemble the PTX: {log}")]
+    Module {
+        /// What its assembler says.
+        log: String,
+    },
+    /// The driver refuses a call.
+    #[error("GPU {ordinal}: {action}: {problem}")]
+    Call {
+        /// The GPU.
+        ordinal: usize,
+        /// What was tried.
+        action: &'static str,
+        /// What the driver says.
+        problem: String,
+    },
+}
+
+/// A GPU with a stream of its own.
+#[derive(Debug)]
+pub(crate) struct CudaDevice {
+    ordinal: usize,
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    stream: sys::CUstream,
+}
+
+// SAFETY: handles of the driver may be used from any thread; every call makes the context current first.
+unsafe impl Send for CudaDevice {}
+// SAFETY: as above; the driver serialises what needs it.
+unsafe impl Sync for CudaDevice {}
+
+/// Kernels on one GPU.
+#[derive(Debug)]
+pub(crate) struct CudaModule {
+    device: Arc<CudaDevice>,
+    module: sys::CUmodule,
+    functions: Vec<sys::CUfunction>,
+}
+
+// SAFETY: as for the device.
+unsafe impl Send for CudaModule {}
+// SAFETY: as for the device.
+unsafe impl Sync for CudaModule {}
+
+impl CudaDevice {
+    /// Opens GPU `ordinal`.
+    pub(crate) fn open(ordinal: usize) -> Result<CudaDevice, CudaError> {
+        let found = devices()?;
+        let info = found.get(ordinal).ok_or(CudaError::NoOrdinal { ordinal, found: found.len() })?;
+        if !info.is_usable() {
+            return Err(CudaError::TooOld { ordinal, name: info.name.clone(), capability: info.capability });
+        }
+        let call =
+            |action: &'static str| move |e: DriverError| CudaError::Call { ordinal, action, problem: message(e) };
+        let device = result::device::get(ordinal as c_int).map_err(call("open it"))?;
+        // SAFETY: the device was given by the driver; the context is released when this value is dropped.
+        let context = unsafe { result::primary_ctx::retain(device) }.map_err(call("make a context"))?;
+        // SAFETY: the context was given by the driver.
+        unsafe { result::ctx::set_current(context) }.map_err(call("use the context"))?;
+        let stream = result::stream::create(StreamKind::NonBlocking).map_err(call("make a stream"))?;
+        Ok(CudaDevice { ordinal, device, context, stream })
+    }
+
+    /// Makes the context that of this thread, and `f` a call in it.
+    fn call<T>(&self, action: &'static str, f: impl FnOnce() -> Result<T, DriverError>) -> Result<T, CudaError> {
+        // SAFETY: the context lives as long as this value.
+        unsafe { result::ctx::set_current(self.context) }.and_then(|()| f()).map_err(|e| CudaError::Call {
+            ordinal: self.ordinal,
+            action,
+            problem: message(e),
+        })
+    }
+
+    /// Lets this GPU read and write the other's memory.
+    pub(crate) fn enable_peer(&self, other: &CudaDevice) -> Result<(), CudaError> {
+        if self.ordinal == other.ordinal {
+            return Ok(());
+        }
+        let mut can = 0;
+        // SAFETY: both devices were given by the driver, which writes one integer.
+        self.call("ask for peer access", || unsafe {
+            sys::cuDeviceCanAccessPeer(&mut can, self.device, other.device).result()
+        })?;
+        if can == 0 {
+            return Err(CudaError::NoPeer { from: self.ordinal, to: other.ordinal });
+        }
+        self.call("enable peer access", || {
+            // SAFETY: the other context lives; it is not this one.
+            match unsafe { sys::cuCtxEnablePeerAccess(other.context, 0) } {
+                sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+                outcome => outcome.result(),
+            }
+        })
+    }
+
+    /// Allocates bytes, aligned to 256.
+    pub(crate) fn allocate(&self, bytes: usize) -> Result<u64, CudaError> {
+        let wanted = bytes.max(1);
+        // SAFETY: the memory is uninitialised; what runs on the device writes it before it is read.
+        match self.call("allocate memory", || Ok(unsafe { result::malloc_sync(wanted) }))? {
+            Ok(at) => Ok(at),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
+                let (free, _) = self.call("ask for free memory", result::mem_get_info)?;
+                Err(CudaError::Memory { ordinal: self.ordinal, wanted, free })
+            }
+            Err(e) => self.call("allocate memory", || Err(e)),
+        }
+    }
+
+    /// Frees an allocation.
+    ///
+    /// # Safety
+    /// `at` was given by [`CudaDevice::allocate`] of this device, is freed once, and nothing that runs uses it.
+    pub(crate) unsafe fn free(&self, at: u64) -> Result<(), CudaError> {
+        // SAFETY: by the caller's promise.
+        self.call("free memory", || unsafe { result::free_sync(at) })
+    }
+
+    /// Copies from the host, after all that was put into the stream.
+    ///
+    /// # Safety
+    /// The range lies in an allocation of this device.
+    pub(crate) unsafe fn write(&self, to: u64, bytes: &[u8]) -> Result<(), CudaError> {
+        // SAFETY: by the caller's promise; the copy has ended when this returns, so `bytes` lives long enough.
+        self.call("copy to the GPU", || unsafe {
+            result::memcpy_htod_async(to, bytes, self.stream)?;
+            result::stream::synchronize(self.stream)
+        })
+    }
+
+    /// Copies to the host, after all that was put into the stream.
+    ///
+    /// # Safety
+    /// The range lies in an allocation of this device.
+    pub(crate) unsafe fn read(&self, from: u64, bytes: &mut [u8]) -> Result<(), CudaError> {
+        // SAFETY: by the caller's promise; the copy has ended when this returns, so `bytes` lives long enough.
+        self.call("copy from the GPU", || unsafe {
+            result::memcpy_dtoh_async(bytes, from, self.stream)?;
+            result::stream::synchronize(self.stream)
+        })
+    }
+
+    /// Puts a copy into the stream, within this GPU's memory or a peer's that it can access.
+    ///
+    /// # Safety
+    /// Both ranges lie in allocations that live until the copy has ended, and do not overlap.
+    pub(crate) unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError> {
+        // SAFETY: by the caller's promise.
+        self.call("copy", || unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream) })
+    }
+
+    /// Puts the setting of bytes into the stream.
+    ///
+    /// # Safety
+    /// The range lies in an allocation that lives until that has ended.
+    pub(crate) unsafe fn fill(&self, to: u64, value: u8, bytes: usize) -> Result<(), CudaError> {
+        // SAFETY: by the caller's promise.
+        self.call("fill memory", || unsafe { result::memset_d8_async(to, value, bytes, self.stream) })
+    }
+
+    /// Waits until all that was put into the stream has ended.
+    pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
+        // SAFETY: the stream lives as long as this value.
+        self.call("wait", || unsafe { result::stream::synchronize(self.stream) })
+    }
+
+    /// Puts a launch into the stream; every argument is a pointer.
+    ///
+    /// # Safety
+    /// The module is of this device, its kernel takes as many pointers, and what it does with them stays inside
+    /// allocations that live until it has ended.
+    pub(crate) unsafe fn launch(
+        &self,
+        (module, function): (&CudaModule, usize),
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared: u32,
+        args: &[u64],
+    ) -> Result<(), CudaError> {
+        let mut pointers: Vec<*mut c_void> = args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
+        let triple = |[x, y, z]: [u32; 3]| (x, y, z);
+        let f = module.functions[function];
+        // SAFETY: by the caller's promise; the driver copies the arguments before the call returns.
+        self.call("launch a kernel", || unsafe {
+            result::launch_kernel(f, triple(grid), triple(block), shared, self.stream, &mut pointers)
+        })
+    }
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        // Nobody is left to tell of a failure.
+        let _ = self.synchronize();
+        // SAFETY: nothing uses the stream and the context after this; modules hold the device.
+        let _ = unsafe { result::stream::destroy(self.stream) };
+        // SAFETY: as above.
+        let _ = unsafe { result::primary_ctx::release(self.device) };
+    }
+}
+
+/// Bytes of the assembler's messages that are kept.
+const LOG: usize = 8 << 10;
+
+impl CudaModule {
+    /// Assembles PTX, and loads the named kernels with the shared memory that each is launched with.
+    pub(crate) fn load(device: Arc<CudaDevice>, ptx: &str, kernels: &[(&str, u32)]) -> Result<CudaModule, CudaError> {
+        let text = CString::new(ptx).map_err(|_| CudaError::Module { log: "the text has a zero byte".into() })?;
+        let mut log = vec![0u8; LOG];
+        let mut options =
+            [sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG)];
+        let mut module = std::ptr::null_mut();
+        // SAFETY: the text ends with a zero; options and values are two each, and the buffer has the size that they say.
+        let loaded = device.call("load a module", || {
+            Ok(unsafe {
+                sys::cuModuleLoadDataEx(
+                    &mut module,
+                    text.as_ptr().cast(),
+                    options.len() as u32,
+                    options.as_mut_ptr(),
+                    values.as_mut_ptr(),
+                )
+            })
+        })?;
+        if let Err(e) = loaded.result() {
+            log[LOG - 1] = 0;
+            // SAFETY: the buffer ends with a zero.
+            let said = unsafe { CStr::from_ptr(log.as_ptr().cast::<c_char>()) }.to_string_lossy().trim().to_string();
+            return Err(CudaError::Module { log: if said.is_empty() { message(e) } else { said } });
+        }
+        let mut this = CudaModule { device, module, functions: Vec::new() };
+        for (name, shared) in kernels {
+            let f = this.function(name, *shared)?;
+            this.functions.push(f);
+        }
+        Ok(this)
+    }
+
+    fn function(&self, name: &str, shared: u32) -> Result<sys::CUfunction, CudaError> {
+        use sys::CUfunction_attribute::{
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as SHARED, CU_FUNC_ATTRIBUTE_NUM_REGS,
+        };
+        let c_name = CString::new(name).map_err(|_| CudaError::Module { log: format!("`{name}` has a zero byte") })?;
+        self.device.call("find a kernel", || {
+            // SAFETY: the module lives as long as this value.
+            let f = unsafe { result::module::get_function(self.module, c_name) }?;
+            // Asking for a fact loads the kernel now.
+            // SAFETY: the function is of a living module.
+            unsafe { result::function::get_function_attribute(f, CU_FUNC_ATTRIBUTE_NUM_REGS) }?;
+            if shared > 48 << 10 {
+                // SAFETY: as above.
+                unsafe { result::function::set_function_attribute(f, SHARED, shared as c_int) }?;
+            }
+            Ok(f)
+        })
+    }
+}
+
+impl Drop for CudaModule {
+    fn drop(&mut self) {
+        // Nobody is left to tell of a failure.
+        let _ = self.device.synchronize();
+        // SAFETY: the module was loaded in this context, and nothing of it runs.
+        let _ = self.device.call("unload a module", || unsafe { result::module::unload(self.module) });
+    }
+}

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Runs the models of `zoo.py` as PTX on the emulator and holds them against the CPU's machine code, in float64.
+
+    python tools/ptx_check.py ZOO_DIR [NAME ...] [--binary target/release/intwain] [--only run,grad] [--batch 3] [--splits one,data,tensor,pipeline]
+
+run    outputs on `ptx:0` (one) and on `ptx:0,ptx:1` under every split
+grad   gradients likewise, of the models that zoo.py lists for it, under one, data and tensor
+
+Demanded of every array: max|ptx - f64| <= 2 max|cpu - f64| + 1e-6 of its scale, where f64 is `--dtype float64` on `cpu:0` and cpu is
+float32 there. The emulator reports every access that is out of bounds, misaligned, uninitialised, racing or in flight; any report is a
+failure. Needs NumPy only; exit 0 when nothing failed.
+"""
+import argparse
+import os
+import sys
+import time
+
+import numpy as np
+
+from zoo import GRADIENTS, MEASURED
+from zoo_check import Checker, Failure, load, rows_folder, table
+
+SPLITS = ("one", "data", "tensor", "pipeline")
+
+
+def scale_of(array):
+    return max(float(np.abs(array).max(initial=0.0)), 1e-30)
+
+
+def hold(checker, column, got, cpu, exact):
+    if sorted(got) != sorted(exact):
+        raise Failure(f"missing {sorted(set(exact) - set(got))}, too many {sorted(set(got) - set(exact))}")
+    # Gradients that are zero but for rounding are measured against the largest.
+    floor = 1e-3 * max(scale_of(array) for array in exact.values())
+    for key, want in exact.items():
+        scale = max(scale_of(want), floor)
+        own = float(np.max(np.abs(cpu[key].astype("f8") - want), initial=0.0)) / scale
+        checker.compare(column, key, got[key].astype("f8"), want, scale, 2 * own + 1e-6)
+
+
+def check(checker, verb, name, model, files, splits, extra):
+    values = {}
+
+    def reference():
+        values["cpu"] = checker.arrays(verb, model, files, "cpu:0", None)
+        exact = checker.arrays(verb, model, files, "cpu:0", None, ["--dtype", "float64"])
+        values["exact"] = {key: array.astype("f8") for key, array in exact.items()}
+
+    checker.check(f"{name} {verb} cpu", reference)
+    for split in splits if values else ():
+        device, named = ("ptx:0", None) if split == "one" else ("ptx:0,ptx:1", split)
+
+        def act():
+            start = time.monotonic()
+            got = checker.arrays(verb, model, files, device, named, extra)
+            hold(checker, (name, f"{verb} {split}"), got, values["cpu"], values["exact"])
+            print(f"{name} {verb} {split}: {time.monotonic() - start:.1f} s", flush=True)
+
+        checker.check(f"{name} {verb} {split}", act)
+
+
+def main():
+    parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__)
+    parser.add_argument("zoo")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--binary", default="target/release/intwain")
+    parser.add_argument("--only", default="run,grad")
+    parser.add_argument("--batch", type=int, default=3)
+    parser.add_argument("--splits", default=",".join(SPLITS))
+    parser.add_argument("--precision")
+    parser.add_argument("--timeout", type=float, default=1200)
+    args = parser.parse_intermixed_args()
+    checker, parts, splits = Checker(os.path.abspath(args.binary), args.timeout), args.only.split(","), args.splits.split(",")
+    extra = ["--precision", args.precision] if args.precision else []
+    for name in args.names or MEASURED:
+        folder = os.path.join(args.zoo, name)
+        if not os.path.isdir(folder):
+            sys.exit(f"{folder} is not there: make it with tools/zoo.py")
+        model, rows = [f"{folder}/model.keras"], rows_folder(folder, args.batch)
+        files = {"inputs": f"{rows}/inputs.npz"}
+        if "run" in parts:
+            check(checker, "run", name, model, {**files, "batch": args.batch}, splits, extra)
+        if "grad" in parts and name in GRADIENTS:
+            values = load(f"{folder}/grads.npz")
+            cotangents = f"{folder}/cotangents.npz"
+            np.savez(cotangents, **{key: array for key, array in values.items() if key.startswith("cot")})
+            files = {"inputs": f"{rows_folder(folder, 4)}/inputs.npz", "cotangents": cotangents}
+            check(checker, "grad", name, model, files, [s for s in splits if s != "pipeline"], extra)
+    if checker.worst:
+        table(checker.worst)
+    print(f"\n{checker.passed} checks passed, {len(checker.failures)} failed")
+    sys.exit(1 if checker.failures else 0)
+
+
+if __name__ == "__main__":
+    main()
