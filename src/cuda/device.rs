@@ -79,6 +79,8 @@ pub(crate) struct CudaDevice {
     device: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
+    /// Shared memory that a block may ask for, in bytes.
+    shared: c_int,
 }
 
 // SAFETY: handles of the driver may be used from any thread; every call makes the context current first.
@@ -115,7 +117,10 @@ impl CudaDevice {
         // SAFETY: the context was given by the driver.
         unsafe { result::ctx::set_current(context) }.map_err(call("use the context"))?;
         let stream = result::stream::create(StreamKind::NonBlocking).map_err(call("make a stream"))?;
-        Ok(CudaDevice { ordinal, device, context, stream })
+        let optin = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        // SAFETY: the device was given by the driver.
+        let shared = unsafe { result::device::get_attribute(device, optin) }.map_err(call("ask for a fact"))?;
+        Ok(CudaDevice { ordinal, device, context, stream, shared })
     }
 
     /// Makes the context that of this thread, and `f` a call in it.
@@ -259,8 +264,8 @@ impl Drop for CudaDevice {
 const LOG: usize = 8 << 10;
 
 impl CudaModule {
-    /// Assembles PTX, and loads the named kernels with the shared memory that each is launched with.
-    pub(crate) fn load(device: Arc<CudaDevice>, ptx: &str, kernels: &[(&str, u32)]) -> Result<CudaModule, CudaError> {
+    /// Assembles PTX, and loads the named kernels.
+    pub(crate) fn load(device: Arc<CudaDevice>, ptx: &str, kernels: &[String]) -> Result<CudaModule, CudaError> {
         let text = CString::new(ptx).map_err(|_| CudaError::Module { log: "the text has a zero byte".into() })?;
         let mut log = vec![0u8; LOG];
         let mut options =
@@ -286,14 +291,14 @@ impl CudaModule {
             return Err(CudaError::Module { log: if said.is_empty() { message(e) } else { said } });
         }
         let mut this = CudaModule { device, module, functions: Vec::new() };
-        for (name, shared) in kernels {
-            let f = this.function(name, *shared)?;
+        for name in kernels {
+            let f = this.function(name)?;
             this.functions.push(f);
         }
         Ok(this)
     }
 
-    fn function(&self, name: &str, shared: u32) -> Result<sys::CUfunction, CudaError> {
+    fn function(&self, name: &str) -> Result<sys::CUfunction, CudaError> {
         use sys::CUfunction_attribute::{
             CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as SHARED, CU_FUNC_ATTRIBUTE_NUM_REGS,
         };
@@ -304,10 +309,9 @@ impl CudaModule {
             // Asking for a fact loads the kernel now.
             // SAFETY: the function is of a living module.
             unsafe { result::function::get_function_attribute(f, CU_FUNC_ATTRIBUTE_NUM_REGS) }?;
-            if shared > 48 << 10 {
-                // SAFETY: as above.
-                unsafe { result::function::set_function_attribute(f, SHARED, shared as c_int) }?;
-            }
+            // Kernels may ask for more shared memory than the 48 KiB that are allowed without this.
+            // SAFETY: as above.
+            unsafe { result::function::set_function_attribute(f, SHARED, self.device.shared) }?;
             Ok(f)
         })
     }

@@ -77,9 +77,11 @@ driver! {
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) {
         const MAJOR: c_int = 75;
         const MULTIPROCESSORS: c_int = 16;
+        const MAX_SHARED: c_int = 97;
         let fact = match attribute {
             MAJOR => 8,
             MULTIPROCESSORS => 4,
+            MAX_SHARED => 163 << 10,
             _ => 0,
         };
         give(value, |s| s.device(device).map(|_| fact))

@@ -1,0 +1,109 @@
+//! The driver of `cuda:N` devices.
+
+use super::driver::{Address, Driver, DriverError, Module, Shape};
+use crate::cuda::{CudaDevice, CudaError, CudaModule};
+use std::sync::Arc;
+
+/// A GPU under the name of a device.
+struct Cuda {
+    name: String,
+    device: Arc<CudaDevice>,
+}
+
+/// GPUs that reach each other's memory. One that is named twice is two devices, each with a stream of its own.
+pub(super) fn open(ordinals: &[u32]) -> Result<Vec<Arc<dyn Driver>>, CudaError> {
+    let devices: Vec<Arc<CudaDevice>> =
+        ordinals.iter().map(|&o| CudaDevice::open(o as usize).map(Arc::new)).collect::<Result<_, _>>()?;
+    for (i, a) in devices.iter().enumerate() {
+        for b in devices.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, b)| b) {
+            a.enable_peer(b)?;
+        }
+    }
+    let named = |(o, device): (&u32, Arc<CudaDevice>)| -> Arc<dyn Driver> {
+        Arc::new(Cuda { name: format!("cuda:{o}"), device })
+    };
+    Ok(ordinals.iter().zip(devices).map(named).collect())
+}
+
+/// A failure under the name of its device.
+fn failed(device: &str) -> impl Fn(CudaError) -> DriverError {
+    move |e| {
+        let device = device.to_string();
+        match e {
+            CudaError::Memory { wanted, .. } => DriverError::Memory { device, bytes: wanted },
+            CudaError::Module { log } => DriverError::Code { device, problem: log },
+            e @ (CudaError::Absent(_)
+            | CudaError::NoOrdinal { .. }
+            | CudaError::TooOld { .. }
+            | CudaError::NoPeer { .. }
+            | CudaError::Call { .. }) => DriverError::Fault { device, problem: e.to_string() },
+        }
+    }
+}
+
+impl Driver for Cuda {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address, DriverError> {
+        self.device.allocate(bytes).map(Address).map_err(failed(&self.name))
+    }
+
+    fn free(&self, at: Address) {
+        // SAFETY: the caller frees what it has allocated, once no command uses it.
+        let freed = unsafe { self.device.free(at.0) };
+        debug_assert!(freed.is_ok(), "{}: {freed:?}", self.name);
+    }
+
+    fn write(&self, to: Address, data: &[u8]) -> Result<(), DriverError> {
+        // SAFETY: the program's buffers lie in its allocations, which live as long as it runs.
+        unsafe { self.device.write(to.0, data) }.map_err(failed(&self.name))
+    }
+
+    fn read(&self, from: Address, out: &mut [u8]) -> Result<(), DriverError> {
+        // SAFETY: as for `write`.
+        unsafe { self.device.read(from.0, out) }.map_err(failed(&self.name))
+    }
+
+    fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<(), DriverError> {
+        // SAFETY: as for `write`.
+        unsafe { self.device.copy(to.0, from.0, bytes) }.map_err(failed(&self.name))
+    }
+
+    fn clear(&self, at: Address, bytes: usize) -> Result<(), DriverError> {
+        // SAFETY: as for `write`.
+        unsafe { self.device.fill(at.0, 0, bytes) }.map_err(failed(&self.name))
+    }
+
+    fn load(&self, text: &str, kernels: &[String]) -> Result<Box<dyn Module>, DriverError> {
+        let module = CudaModule::load(self.device.clone(), text, kernels).map_err(failed(&self.name))?;
+        Ok(Box::new(Loaded { name: self.name.clone(), device: self.device.clone(), module }))
+    }
+
+    fn synchronise(&self) -> Result<(), DriverError> {
+        self.device.synchronize().map_err(failed(&self.name))
+    }
+
+    // A kernel that waits for a device which has failed ends when its patience does: no host can reach it.
+    fn stop(&self) {}
+
+    fn resume(&self) {}
+}
+
+/// Code on a GPU.
+struct Loaded {
+    name: String,
+    device: Arc<CudaDevice>,
+    module: CudaModule,
+}
+
+impl Module for Loaded {
+    fn launch(&self, kernel: usize, shape: Shape, args: &[Address]) -> Result<(), DriverError> {
+        let Shape { grid, block, shared } = shape;
+        let args: Vec<u64> = args.iter().map(|a| a.0).collect();
+        // SAFETY: the kernel was made for as many pointers, which lead to buffers of the sizes it was made for; the
+        // program lives until the device has done what it was told.
+        unsafe { self.device.launch((&self.module, kernel), grid, block, shared, &args) }.map_err(failed(&self.name))
+    }
+}
