@@ -6,6 +6,7 @@ use super::devices::{DeviceKind, Devices};
 use super::gpu::{self, Driver};
 use super::links::Route;
 use super::team::Team;
+use crate::cuda::CudaError;
 use intwain_codegen::schedule::gpu::{Gpu, Precision};
 use intwain_passes::program::DeviceProgram;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ pub enum OpenError {
     #[error("cannot start the threads of a device: {0}")]
     Threads(#[from] std::io::Error),
     /// There is no such device.
-    #[error("{devices}: {problem}")]
+    #[error("{devices}: {problem}; ptx:0 runs the same program on the CPU, cpu:0 the fastest there")]
     Absent {
         /// What was asked for.
         devices: Devices,
@@ -52,8 +53,8 @@ impl Engines {
             }
             DeviceKind::Ptx => Ok(Engines::Gpu(gpu::emulated(devices.ordinals(), threads), Gpu { precision })),
             DeviceKind::Cuda => {
-                let problem = "this version does not drive GPUs; ptx:0 runs the same PTX on the CPU".to_string();
-                Err(OpenError::Absent { devices: devices.clone(), problem })
+                let absent = |e: CudaError| OpenError::Absent { devices: devices.clone(), problem: e.to_string() };
+                Ok(Engines::Gpu(gpu::cuda(devices.ordinals()).map_err(absent)?, Gpu { precision }))
             }
         }
     }

@@ -1,5 +1,6 @@
 //! GPUs: a driver each, and programs on them.
 
+mod cuda;
 mod device;
 mod driver;
 mod emulated;
@@ -11,6 +12,7 @@ pub use driver::DriverError;
 pub(crate) use driver::Driver;
 
 use super::device::{Device, LoadError};
+use crate::cuda::CudaError;
 use crate::kernels::{self, gpu::GpuCode};
 use device::{GpuDevice, Mailboxes};
 use driver::Address;
@@ -22,6 +24,11 @@ use std::sync::Arc;
 /// Emulated devices, `ptx:N`, each executed by so many threads.
 pub(super) fn emulated(ordinals: &[u32], threads: usize) -> Vec<Arc<dyn Driver>> {
     emulated::open(ordinals, threads)
+}
+
+/// GPUs, `cuda:N`.
+pub(super) fn cuda(ordinals: &[u32]) -> Result<Vec<Arc<dyn Driver>>, CudaError> {
+    cuda::open(ordinals)
 }
 
 /// Compiles and loads one program per device.
