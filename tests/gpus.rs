@@ -1,0 +1,78 @@
+//! GPUs through NVIDIA's driver: absent, and as the emulator behind the driver's interface.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn example(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name).display().to_string()
+}
+
+fn intwain(words: &[&str], libraries: Option<&Path>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_intwain"));
+    command.args(words).env_remove("LD_LIBRARY_PATH");
+    if let Some(folder) = libraries {
+        command.env("LD_LIBRARY_PATH", folder);
+    }
+    command.output().unwrap()
+}
+
+/// A folder with the driver of `tests/cuda` under the name that NVIDIA's has.
+fn driver() -> tempfile::TempDir {
+    let built: PathBuf = std::env::current_exe().unwrap().with_file_name("libcuda.so");
+    assert!(built.is_file(), "{} is built with the tests", built.display());
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(built, folder.path().join("libcuda.so")).unwrap();
+    folder
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn without_a_driver_devices_says_why_and_cuda_devices_are_refused() {
+    if intwain::cuda::devices() != Err(intwain::cuda::NoCuda::NoLibrary) {
+        return;
+    }
+    let listed = intwain(&["devices"], None);
+    assert!(listed.status.success());
+    let listed = text(&listed.stdout);
+    let lines: Vec<&str> = listed.lines().filter(|l| l.contains("cuda")).collect();
+    assert!(matches!(lines[..], [line] if line.contains("libcuda.so")), "{listed}");
+    let inputs = example("pairs.npz");
+    let run = intwain(&["run", &example("two_tower.json"), "--inputs", &inputs, "--devices", "cuda:0"], None);
+    assert_eq!(run.status.code(), Some(1));
+    let said = text(&run.stderr);
+    assert!(said.contains("cuda:0") && said.contains("driver is not installed") && said.contains("ptx:0"), "{said}");
+}
+
+#[test]
+fn gpus_are_listed_with_their_links() {
+    let folder = driver();
+    let listed = intwain(&["devices"], Some(folder.path()));
+    assert!(listed.status.success(), "{}", text(&listed.stderr));
+    let listed = text(&listed.stdout);
+    for part in ["cuda:0  PTX emulator, sm_80", "cuda:1", "cuda:0 → cuda:1  peer access", "cuda:1 → cuda:0"] {
+        assert!(listed.contains(part), "{listed}");
+    }
+}
+
+#[test]
+fn programs_give_the_same_through_the_driver_as_on_emulated_devices() {
+    let (libraries, folder) = (driver(), tempfile::tempdir().unwrap());
+    let run = |devices: &str, split: &str| -> Vec<u8> {
+        let out = folder.path().join("out.npz");
+        let (inputs, outputs) = (example("pairs.npz"), out.display().to_string());
+        let model = example("two_tower.json");
+        let words = ["run", &model, "--inputs", &inputs, "--outputs", &outputs, "--devices", devices, "--split", split, "-q"];
+        let ran = intwain(&words, Some(libraries.path()));
+        assert!(ran.status.success(), "{devices} {split}: {}", text(&ran.stderr));
+        std::fs::read(out).unwrap()
+    };
+    assert_eq!(run("cuda:0", "auto"), run("ptx:0", "auto"));
+    for split in ["data", "tensor"] {
+        let emulated = run("ptx:0,ptx:1", split);
+        assert_eq!(run("cuda:0,cuda:1", split), emulated, "{split}");
+        assert_eq!(run("cuda:0,cuda:0", split), emulated, "{split}");
+    }
+}
