@@ -144,7 +144,8 @@ impl<'n> Loops<'n> {
     /// Whether the positions of these axes exist, where that is not certain.
     fn limit(&mut self, axes: u64) -> Option<Reg> {
         let binds = |s: &Scope| s.axes.iter().any(|(a, _)| axes & (1 << a.0) != 0);
-        let limits: Vec<Reg> = self.scopes.iter().filter(|s| binds(s)).filter_map(|s| s.limit).collect();
+        let mut limits: Vec<Reg> = self.scopes.iter().filter(|s| binds(s)).filter_map(|s| s.limit).collect();
+        limits.dedup();
         limits.into_iter().reduce(|a, c| self.b.binary(Binary::And, a, c))
     }
 

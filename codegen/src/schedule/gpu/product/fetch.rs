@@ -73,7 +73,7 @@ impl<'p> Fetch<'p> {
     fn outer(&self, l: &mut Loops<'_>, first: Reg, offset: usize) -> Outer {
         let extent = self.side.extent(self.product);
         let at = plus(&mut l.b, first, offset as i64);
-        let exist = (extent % self.share.outer != 0).then(|| below(l, at, extent));
+        let exist = (!extent.is_multiple_of(self.share.outer)).then(|| below(l, at, extent));
         let limit = both(l, self.takes_part, exist);
         let width = if self.share.along == Along::Outer { self.share.width } else { 1 };
         let axes = places(l, at, &self.factor.outer, width);

@@ -33,10 +33,15 @@ use tile::{GROUP, Tile, divide, modulo, plus, times};
 /// The kernels of a contraction; `None` if the nest is none.
 pub(super) fn schedule(name: &str, nest: &Nest, arrays: &Arrays) -> Option<GpuKernel> {
     let product = recognise(nest, arrays.operands.len())?;
-    let plan = Plan::choose(&product);
-    in_parts(name, &product, arrays, &plan).or_else(|| {
-        let launches = vec![launch(name, &product, arrays, &plan)];
-        Some(GpuKernel { launches, workspace: 0, schedule: "product" })
+    Some(planned(name, &product, arrays, &Plan::choose(&product)))
+}
+
+/// The kernels that a plan asks for.
+fn planned(name: &str, product: &Product, arrays: &Arrays, plan: &Plan) -> GpuKernel {
+    in_parts(name, product, arrays, plan).unwrap_or_else(|| {
+        let plan = Plan { parts: 1, length: product.inner, ..*plan };
+        let launches = vec![launch(name, product, arrays, &plan)];
+        GpuKernel { launches, workspace: 0, schedule: "product" }
     })
 }
 

@@ -10,6 +10,12 @@ const MULTIPROCESSORS: usize = 108;
 const PART: usize = 52;
 /// Multiply-adds that a multiprocessor makes while a kernel starts.
 const START: usize = 1 << 18;
+/// Multiply-adds that a multiprocessor makes while a tile of the factors is on its way, for one inner position of it.
+const LATENCY: usize = 4800;
+/// With less tiles than this, sums may be in parts.
+const FEW: usize = MULTIPROCESSORS / 8;
+/// Sums of this length may be in parts.
+const LONG: usize = 1 << 13;
 /// Least length of a part.
 const LENGTH: usize = 128;
 /// Most parts.
@@ -26,25 +32,47 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// That with the least time in multiply-adds of a multiprocessor: those of the busiest one, at the tile's rate; and
-    /// if there are several parts, their way through memory and the start of the second kernel. Among equals the first:
-    /// fewer parts, larger tiles.
+    /// One part, in tiles of the least time, unless they are far too few and sums are long: if more parts take half the
+    /// time at most, and there are less than [`FEW`] tiles or [`LONG`] inner positions.
+    ///
+    /// Time is counted in multiply-adds of a multiprocessor: those of the busiest one, at the tile's rate, or the tiles'
+    /// way to it, if that is longer; and for several parts their way through memory and the start of the second kernel.
+    /// Among equals the plan with the fewest multiply-adds in all.
     pub(super) fn choose(product: &Product) -> Plan {
         let tiles: &[Tile] = if product.dtype.size() > 4 { &WIDE_TILES } else { &TILES };
-        let counts = std::iter::successors(Some(1), |n| Some(2 * n)).take_while(|n| *n <= PARTS);
-        let plans = counts.flat_map(|n| tiles.iter().map(move |t| (t, n))).filter_map(|(tile, count)| {
-            let length = product.inner.div_ceil(count).next_multiple_of(tile.depth);
-            let parts = product.inner.div_ceil(length.max(1)).max(1);
-            (count == 1 || length >= LENGTH).then_some(Plan { tile: *tile, parts, length })
-        });
-        plans.min_by_key(|p| p.time(product)).expect("one part is always possible")
+        let best = |counts: &mut dyn Iterator<Item = usize>| {
+            let plans = counts.flat_map(|n| tiles.iter().filter_map(move |t| Plan::new(product, t, n)));
+            plans.min_by_key(|p| (p.time(product), p.work(product)))
+        };
+        let one = best(&mut std::iter::once(1)).expect("one part is always possible");
+        let allowed = one.blocks(product) < FEW || product.inner >= LONG;
+        let several = best(&mut (1..=PARTS.ilog2()).map(|n| 1 << n)).filter(|_| allowed);
+        several.filter(|p| 2 * p.time(product) <= one.time(product)).unwrap_or(one)
+    }
+
+    /// `None` if the parts would be too short.
+    pub(super) fn new(product: &Product, tile: &Tile, count: usize) -> Option<Plan> {
+        let length = product.inner.div_ceil(count).next_multiple_of(tile.depth);
+        let parts = product.inner.div_ceil(length.max(1)).max(1);
+        (count == 1 || length >= LENGTH).then_some(Plan { tile: *tile, parts, length })
+    }
+
+    fn blocks(&self, product: &Product) -> usize {
+        self.parts * product.batch * self.tile.count(product.rows, product.columns)
+    }
+
+    /// Multiply-adds of a number of blocks for one inner position.
+    fn work_of(&self, blocks: usize) -> usize {
+        blocks * self.tile.rows * self.tile.columns * 100 / self.tile.rate
+    }
+
+    fn work(&self, product: &Product) -> usize {
+        self.work_of(self.blocks(product)) * self.length
     }
 
     fn time(&self, product: &Product) -> usize {
-        let t = &self.tile;
-        let blocks = self.parts * product.batch * t.count(product.rows, product.columns);
-        let busiest = blocks.div_ceil(MULTIPROCESSORS);
-        let work = busiest * t.rows * t.columns * self.length.max(t.depth) * 100 / t.rate;
+        let busiest = self.blocks(product).div_ceil(MULTIPROCESSORS);
+        let work = self.work_of(busiest).max(LATENCY) * self.length.max(self.tile.depth);
         let elements = product.batch * product.rows * product.columns;
         match self.parts {
             1 => work,

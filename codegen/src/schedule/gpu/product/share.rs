@@ -70,7 +70,7 @@ impl Share {
         let nest = &product.nest;
         let runs = |axes: &[Axis]| axes.last().is_some_and(|a| runs_along(nest, factor.node, *a));
         let wide = |axes: &[Axis]| {
-            let fits = |a: &Axis| nest.extent(*a) % GROUP == 0 && takes(nest, factor.node, *a, GROUP);
+            let fits = |a: &Axis| nest.extent(*a).is_multiple_of(GROUP) && takes(nest, factor.node, *a, GROUP);
             runs(axes) && axes.last().is_some_and(fits)
         };
         let (along, width) = match (wide(&factor.outer), wide(&factor.inner)) {
@@ -98,14 +98,18 @@ impl Share {
             }
             Along::Inner => {
                 // Two chunks of each outer position side by side: whole sectors of memory are read, and with the pitch
-                // chosen a warp's writes fall into different banks.
+                // chosen, 4 modulo 8, the writes of 32 threads fall into different banks. A warp does not go on to the
+                // next pair.
                 let pairs = depth / (2 * GROUP);
-                let (rows, down) =
-                    if threads >= 2 * outer { (1, threads / (2 * outer)) } else { (2 * outer / threads, 1) };
+                let (rows, down) = match threads / (2 * outer) {
+                    0 => (2 * outer / threads, 1),
+                    _ if outer < 16 => (1, 1),
+                    n => (1, n.min(pairs)),
+                };
                 let steps = pairs.div_ceil(down);
                 let chunks = (0..rows).flat_map(|r| (0..steps).map(move |s| (r * threads / 2, s * down * 2 * GROUP)));
-                let threads = threads.min(2 * outer * pairs);
-                let pitch = outer + GROUP;
+                let threads = threads.min(2 * outer * down);
+                let pitch = outer + if outer.is_multiple_of(8) { 4 } else { 8 };
                 Share { along, chunk: GROUP, width, outer, pitch, threads, chunks: chunks.collect(), depth }
             }
         }

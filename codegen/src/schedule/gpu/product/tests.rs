@@ -2,7 +2,9 @@
 
 use super::plan::Plan;
 use super::recognise::recognise;
+use super::tile::{TILES, WIDE_TILES};
 use crate::schedule::gpu::harness::{self, Outcome};
+use crate::schedule::gpu::launch::Arrays;
 use crate::schedule::gpu::{Gpu, GpuKernel};
 use crate::schedule::nest::Nest;
 use crate::schedule::tests::tensor;
@@ -40,9 +42,14 @@ fn check_with(compute: &Compute, args: &[Tensor], results: &[Type], what: &str) 
     let k = kernel(compute, &types, results);
     let empty = types.iter().any(|t| t.shape.elements() == 0);
     assert!(k.schedule == "product" || empty, "{what}");
+    compare(compute, args, results, &k, what)
+}
+
+/// Runs kernels and compares with the interpreter.
+fn compare(compute: &Compute, args: &[Tensor], results: &[Type], k: &GpuKernel, what: &str) -> Outcome {
     let (args, types): (Vec<&Tensor>, Vec<&Type>) = (args.iter().collect(), results.iter().collect());
     let want = interp::evaluate(compute, &args, &types);
-    let got = harness::run(&k, &args, &types);
+    let got = harness::run(k, &args, &types);
     for (w, g) in want.iter().zip(&got.results) {
         for i in 0..w.elements() {
             let (w, g) = (w.get(i), g.get(i));
@@ -257,6 +264,87 @@ fn weight_gradients() {
             let (w, g) = (want.get(i).to_f64(), got.get(i).to_f64());
             let scale = 16.0 * ((size * size * rows) as f64).sqrt();
             assert!((w - g).abs() < 1e-5 * scale, "{channels} {rows} {size} {filters}: {w} and {g}");
+        }
+    }
+}
+
+/// Requests, bank conflicts and widths of accesses of a product whose factors have `rows` and `columns` in tiles.
+fn check_traffic(op: impl Into<Op>, args: &[Type], alignment: Alignment) {
+    let op = op.into();
+    let what = format!("{op:?} of {args:?}");
+    let (c, results) = compute_of(op, args);
+    let nest = Nest::new(&c, &args.iter().collect::<Vec<_>>());
+    let product = recognise(&nest, 2).unwrap();
+    let plan = Plan::choose(&product);
+    assert_eq!(plan.parts, 1, "{what}");
+    let stats = check(&c, args, &results, &what).stats[0];
+    let (m, n, k, b) = (product.rows, product.columns, product.inner, product.batch);
+    let (down, across) = (m.div_ceil(plan.tile.rows), n.div_ceil(plan.tile.columns));
+    let read = 4 * b * k * (m * across + n * down);
+    let written = 4 * b * m * n;
+    assert!(stats.global_read as f64 <= 1.05 * read as f64, "{what}: {} of {read} bytes read", stats.global_read);
+    assert_eq!(stats.global_written as usize, written, "{what}");
+    if alignment == Alignment::Aligned {
+        assert_eq!(stats.shared_conflicts, 0, "{what}: {} wavefronts", stats.shared_wavefronts);
+        let wide = |by: [u64; 6]| by.iter().sum::<u64>() == by[4];
+        assert!(wide(stats.reads_by_width) && wide(stats.writes_by_width), "{what}: {stats:?}");
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Alignment {
+    /// Everything can be moved in groups of 16 bytes.
+    Aligned,
+    /// Not so.
+    Odd,
+}
+
+#[test]
+fn traffic() {
+    let (aligned, odd) = (Alignment::Aligned, Alignment::Odd);
+    let sides = |left: usize, right: usize| ops::Contract { batch: vec![], contract: vec![(1 - left, right)] };
+    for (m, k, n) in [(256, 32, 256), (128, 48, 64), (64, 64, 64), (132, 20, 68), (32, 64, 1024), (16, 64, 512)] {
+        check_traffic(sides(0, 0), &[f32s(&[m, k]), f32s(&[k, n])], aligned);
+        check_traffic(sides(1, 0), &[f32s(&[k, m]), f32s(&[k, n])], aligned);
+        check_traffic(sides(0, 1), &[f32s(&[m, k]), f32s(&[n, k])], aligned);
+    }
+    for (m, k, n) in [(129, 17, 65), (1, 100, 400), (5, 33, 1000), (1000, 9, 3)] {
+        check_traffic(matmul(), &[f32s(&[m, k]), f32s(&[k, n])], odd);
+    }
+    let heads = ops::Contract { batch: vec![(0, 0), (2, 2)], contract: vec![(3, 3)] };
+    check_traffic(heads, &[f32s(&[2, 64, 4, 32]), f32s(&[2, 64, 4, 32])], aligned);
+    let same = |stride: usize, pad: i64| ops::Conv {
+        stride: vec![stride; 2],
+        pads: vec![(pad, pad); 2],
+        input_dilation: vec![1, 1],
+        kernel_dilation: vec![1, 1],
+        groups: 1,
+        batch_groups: 1,
+    };
+    check_traffic(same(1, 1), &[f32s(&[2, 14, 14, 32]), f32s(&[3, 3, 32, 64])], aligned);
+    check_traffic(same(2, 0), &[f32s(&[2, 14, 14, 16]), f32s(&[1, 1, 16, 64])], aligned);
+    check_traffic(same(2, 3), &[f32s(&[1, 32, 32, 3]), f32s(&[7, 7, 3, 64])], odd);
+}
+
+#[test]
+fn every_tile() {
+    let sides = |left: usize, right: usize| ops::Contract { batch: vec![], contract: vec![(1 - left, right)] };
+    let tiles = TILES.iter().map(|t| (DType::F32, t)).chain(WIDE_TILES.iter().map(|t| (DType::F64, t)));
+    for (i, (dtype, tile)) in tiles.enumerate() {
+        for (m, k, n) in [(tile.rows + 4, 32, tile.columns), (tile.rows - 1, 19, tile.columns + 1)] {
+            let (left, right) = [(0, 0), (1, 0), (0, 1), (1, 1)][i % 4];
+            let shape = |turned: usize, a: usize, b: usize| if turned == 1 { [b, a] } else { [a, b] };
+            let args = [Type::new(dtype, shape(left, m, k)), Type::new(dtype, shape(right, k, n))];
+            let (product, results) = compute_of(sides(left, right), &args);
+            let (c, more) = with_epilogue(&product, 2, &results[0]);
+            let args: Vec<Type> = args.into_iter().chain(more).collect();
+            let (types, result_types): (Vec<&Type>, Vec<&Type>) = (args.iter().collect(), results.iter().collect());
+            let product = recognise(&Nest::new(&c, &types), args.len()).unwrap();
+            let plan = Plan::new(&product, tile, 1).unwrap();
+            let k = super::planned("k", &product, &Arrays::new(&types, &result_types), &plan);
+            let outcome = compare(&c, &filled(&args), &results, &k, &format!("{left} {right} in {tile:?}"));
+            let conflicts = if dtype == DType::F32 { outcome.stats[0].shared_conflicts } else { 0 };
+            assert_eq!(conflicts, 0, "{left} {right} in {tile:?}");
         }
     }
 }

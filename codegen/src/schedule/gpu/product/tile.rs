@@ -37,7 +37,7 @@ pub(super) const TILES: [Tile; 10] = [
     tile(128, 16, 4, 4, 50),
     tile(256, 8, 8, 4, 45),
     tile(16, 128, 4, 4, 50),
-    tile(4, 128, 4, 4, 30),
+    tile(4, 128, 4, 4, 25),
 ];
 
 /// Tiles for elements of 8 bytes.
