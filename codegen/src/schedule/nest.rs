@@ -217,6 +217,16 @@ impl Nest {
         self.merge_lists(&mut |n| bound(n), &all);
     }
 
+    /// Merges axes of the result and of reductions together, where reductions bind result axes.
+    pub(super) fn merge_jointly(&mut self) {
+        let lists = |n: &Nest| -> Vec<Vec<Axis>> {
+            let bound = n.nodes.iter().map(|n| n.op.bound_axes().to_vec()).filter(|l| !l.is_empty());
+            std::iter::once(n.axes.clone()).chain(bound).collect()
+        };
+        let all: Vec<Axis> = lists(self).into_iter().flatten().collect();
+        self.merge_lists(&mut |n| lists(n), &all);
+    }
+
     /// Merges result axes within each group of neighbours only.
     pub(super) fn merge_within(&mut self, groups: &[Vec<Axis>]) {
         for g in groups {

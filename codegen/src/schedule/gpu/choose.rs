@@ -1,10 +1,31 @@
-//! Which schedule computes a nest.
+//! Which schedule computes a nest, and in how many launches.
+//!
+//! Contractions: [`product`]. Without reductions: [`pointwise`]. Reductions of few elements run inside a thread of that schedule. Others run along
+//! rows where their elements lie next to each other ([`rows`]), else along columns. Where few results are reduced from
+//! many elements, segments of them are reduced in a first launch and combined in a second. What no schedule computes in
+//! one launch is divided: reductions first, which a later launch reads.
 
-use super::launch::{Arrays, positions};
-use super::{GpuKernel, pointwise, product};
-use crate::schedule::nest::Nest;
+use super::launch::{Array, Arrays, positions};
+use super::rows::{self, Rows};
+use super::shape::{self, Segments, Split, divide, normalise, reductions};
+use super::{ALIGNMENT, Argument, GpuKernel, Launch, pointwise, product};
+use crate::schedule::nest::{Nest, NodeId, Op, coefficient};
+use crate::schedule::rows::window_inside;
+use intwain_ir::DType;
+use intwain_ir::compute::Axis;
 
-/// Chooses schedules for a nest, and in how many launches it runs.
+/// Elements that a thread reduces alone, at most, where they don't lie next to each other.
+const ALONE: usize = 16;
+/// The same for windows with conditions.
+const WINDOW: usize = 256;
+/// The same for elements that lie next to each other.
+const NEIGHBOURS: usize = 4;
+/// Teams wanted at least, so that a device is busy.
+const TEAMS: usize = 264;
+/// Elements of a row worth a team of their own.
+const SEGMENT: usize = 4096;
+
+/// Chooses schedules for a nest.
 pub(super) fn schedule(name: &str, mut nest: Nest, arrays: &Arrays) -> GpuKernel {
     if positions(&nest, &nest.axes) == 0 {
         return GpuKernel { launches: Vec::new(), workspace: 0, schedule: "nothing" };
@@ -12,7 +33,162 @@ pub(super) fn schedule(name: &str, mut nest: Nest, arrays: &Arrays) -> GpuKernel
     if let Some(kernel) = product::schedule(name, &nest, arrays) {
         return kernel;
     }
-    nest.merge();
-    let launches = vec![pointwise::launch(name, &nest, arrays)];
-    GpuKernel { launches, workspace: 0, schedule: "pointwise" }
+    normalise(&mut nest);
+    let mut p = Program { name, launches: Vec::new(), workspace: 0 };
+    let schedule = p.add(&nest, arrays);
+    if p.launches.len() > 1 {
+        for (i, l) in p.launches.iter_mut().enumerate() {
+            l.kernel.name = format!("{}_{}", l.kernel.name, i + 1);
+        }
+    }
+    GpuKernel { launches: p.launches, workspace: p.workspace, schedule }
+}
+
+/// Launches so far.
+struct Program<'a> {
+    name: &'a str,
+    launches: Vec<Launch>,
+    workspace: usize,
+}
+
+impl Program<'_> {
+    /// Adds the launches that compute a nest; gives the name of what they do.
+    fn add(&mut self, nest: &Nest, arrays: &Arrays) -> &'static str {
+        if reductions(nest).next().is_none() {
+            self.launches.push(pointwise::launch(self.name, nest, arrays));
+            return "pointwise";
+        }
+        if in_threads(nest) {
+            self.launches.push(pointwise::launch(self.name, nest, arrays));
+            return "windows";
+        }
+        let types: Vec<DType> = arrays.results.iter().map(|a| a.dtype).collect();
+        if let Some(r) = Rows::new(nest, &types).filter(|_| direction(nest) == Direction::Rows) {
+            let few = r.count(nest) < TEAMS;
+            if few
+                && let Some(length) = segments(nest, r.count(nest), TEAMS, SEGMENT)
+                && let Some(split) = shape::split(nest, length, Segments::Innermost, arrays.operands.len())
+            {
+                self.add_split(&split, arrays);
+                return "rows in segments";
+            }
+            if r.one_pass() || !few {
+                self.launches.push(rows::launch(self.name, nest, arrays, &r));
+                return if r.one_pass() { "rows" } else { "rows, read again" };
+            }
+        }
+        if self.add_divided(nest, arrays) {
+            return "stages";
+        }
+        self.launches.push(pointwise::launch(self.name, nest, arrays));
+        "windows"
+    }
+
+    /// Partial results of segments, then what follows from them.
+    fn add_split(&mut self, split: &Split, arrays: &Arrays) {
+        let made = self.temporary(&split.partial);
+        self.add(&split.partial, &Arrays { operands: arrays.operands.clone(), results: made.clone() });
+        self.add(&split.combined, &with(arrays, made));
+    }
+
+    /// The innermost reductions, then what follows from them; nothing if that is the nest itself.
+    fn add_divided(&mut self, nest: &Nest, arrays: &Arrays) -> bool {
+        let inner: Vec<NodeId> = reductions(nest).filter(|&r| is_innermost(nest, r)).collect();
+        let Some(&first) = inner.first() else { return false };
+        let group: Vec<NodeId> = inner.into_iter().filter(|&r| nest.nodes[r].free == nest.nodes[first].free).collect();
+        if nest.results == group {
+            return false;
+        }
+        let (before, after) = divide(nest, &group, arrays.operands.len());
+        let made = self.temporary(&before);
+        self.add(&before, &Arrays { operands: arrays.operands.clone(), results: made.clone() });
+        self.add(&after, &with(arrays, made));
+        true
+    }
+
+    /// Memory for the results of a nest that later launches read.
+    fn temporary(&mut self, nest: &Nest) -> Vec<Array> {
+        let elements = positions(nest, &nest.axes);
+        let mut array = |r: &NodeId| {
+            let dtype = nest.nodes[*r].dtype;
+            let at = self.workspace;
+            self.workspace = (at + elements * dtype.size()).next_multiple_of(ALIGNMENT as usize);
+            Array { dtype, elements, argument: Argument::Workspace(at) }
+        };
+        nest.results.iter().map(&mut array).collect()
+    }
+}
+
+/// Arrays with more operands.
+fn with(arrays: &Arrays, more: Vec<Array>) -> Arrays {
+    let operands = arrays.operands.iter().copied().chain(more).collect();
+    Arrays { operands, results: arrays.results.clone() }
+}
+
+/// Whether no other reduction lies below.
+fn is_innermost(nest: &Nest, r: NodeId) -> bool {
+    fn none(nest: &Nest, n: NodeId) -> bool {
+        nest.nodes[n].op.bound_axes().is_empty() && nest.nodes[n].op.children().all(|c| none(nest, c))
+    }
+    nest.nodes[r].op.children().all(|c| none(nest, c))
+}
+
+/// Whether threads reduce alone: few elements, all of which differ from result to result.
+fn in_threads(nest: &Nest) -> bool {
+    let all = nest.axes.iter().fold(0u64, |s, a| s | 1 << a.0);
+    let flat = reductions(nest).all(|r| nest.nodes[r].free == all && is_innermost(nest, r));
+    let most = match direction(nest) {
+        Direction::Rows => NEIGHBOURS,
+        Direction::Columns if nest.axes.last().is_some_and(|&a| window_inside(nest, a).is_some()) => WINDOW,
+        Direction::Columns => ALONE,
+    };
+    flat && reductions(nest).all(|r| positions(nest, nest.nodes[r].op.bound_axes()) <= most)
+}
+
+/// Along what neighbouring elements in memory are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    /// The innermost axis of reductions.
+    Rows,
+    /// The innermost axis of results.
+    Columns,
+}
+
+fn direction(nest: &Nest) -> Direction {
+    let inner: Vec<Axis> = reductions(nest).filter_map(|r| nest.nodes[r].op.bound_axes().last().copied()).collect();
+    let own = nest.axes.last().filter(|a| !inner.contains(a));
+    let (mut rows, mut columns) = (0usize, 0usize);
+    for n in &nest.nodes {
+        let (Op::Load { at, .. } | Op::Take { at, .. }) = &n.op else { continue };
+        let axes: Vec<Axis> = (0..nest.extents.len() as u8).map(Axis).filter(|a| n.free & (1 << a.0) != 0).collect();
+        let weight = positions(nest, &axes);
+        if inner.iter().any(|a| coefficient(at, *a) == Some(1)) {
+            rows = rows.saturating_add(weight);
+        } else if own.is_some_and(|a| coefficient(at, *a) == Some(1)) {
+            columns = columns.saturating_add(weight);
+        }
+    }
+    if rows >= columns { Direction::Rows } else { Direction::Columns }
+}
+
+/// How long segments of the outermost reduced axis should be, so that `results` come in at least `wanted` pieces of at
+/// least `least` elements; `None` where they are not to be divided: reductions of reductions, along results, or along
+/// different axes.
+fn segments(nest: &Nest, results: usize, wanted: usize, least: usize) -> Option<usize> {
+    let all = nest.axes.iter().fold(0u64, |s, a| s | 1 << a.0);
+    let lists: Vec<&[Axis]> = reductions(nest).map(|r| nest.nodes[r].op.bound_axes()).collect();
+    let outermost = *lists.first()?.first()?;
+    let flat = reductions(nest).all(|r| nest.nodes[r].free == all && is_innermost(nest, r));
+    if !flat || lists.iter().any(|l| l.first() != Some(&outermost)) || nest.axes.contains(&outermost) {
+        return None;
+    }
+    let (extent, elements) = (nest.extent(outermost), positions(nest, lists[0]));
+    let pieces = (wanted / results.max(1)).min(elements / least).min(extent);
+    if pieces < 2 {
+        return None;
+    }
+    let length = extent.div_ceil(pieces);
+    // Groups stay whole where the axis itself is made of them.
+    let unit = if lists[0].len() == 1 { 8 } else { 1 };
+    Some(length.next_multiple_of(unit)).filter(|l| *l < extent)
 }

@@ -10,7 +10,10 @@ mod launch;
 mod naive;
 mod pointwise;
 mod product;
+mod rows;
 mod scatter;
+mod shape;
+mod team;
 
 #[cfg(test)]
 pub(crate) mod harness;

@@ -51,6 +51,20 @@ impl Merge {
         }
     }
 
+    /// The value of a reduction from its combined partial results.
+    pub(super) fn outcome(self, b: &mut Builder, regs: &[Reg]) -> Reg {
+        match self {
+            Merge::Values(..) => regs[0],
+            // Where every element is the least there is, none came to be the greatest.
+            Merge::Greatest(_) => {
+                let (none, first) = (Scalar::highest(DType::I32), Scalar::zero(DType::I32));
+                let (none, first) = (b.constant(none), b.constant(first));
+                let never = b.compare(Compare::Eq, regs[1], none);
+                b.select(never, first, regs[1])
+            }
+        }
+    }
+
     fn types(self) -> Vec<DType> {
         match self {
             Merge::Values(_, dtype) => vec![dtype],

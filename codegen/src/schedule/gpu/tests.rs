@@ -1,6 +1,9 @@
 //! GPU schedules against the interpreter of computes, on the emulator.
 
-use super::{Gpu, GpuKernel, harness};
+use super::launch::Arrays;
+use super::rows::{self, Rows};
+use super::{Gpu, GpuKernel, harness, shape};
+use crate::schedule::nest::Nest;
 use crate::schedule::tests::tensor;
 use intwain_ir::compute::Compute;
 use intwain_ir::kernel::{self, Entry, verify};
@@ -56,11 +59,16 @@ struct Done {
 /// Runs a schedule and compares it with the interpreter: bit for bit, or within `bound` of the scale of the results.
 fn check(which: Which, compute: &Compute, args: &[Tensor], results: &[Type], bound: f64, what: &str) -> Done {
     let operand_types: Vec<Type> = args.iter().map(|t| t.ty.clone()).collect();
-    let want = interp::evaluate(compute, &args.iter().collect::<Vec<_>>(), &types(results));
     let k = schedule(which, "k", compute, &operand_types, results);
+    compare(&k, compute, args, results, bound, what)
+}
+
+/// Runs a kernel and compares it with the interpreter.
+fn compare(k: &GpuKernel, compute: &Compute, args: &[Tensor], results: &[Type], bound: f64, what: &str) -> Done {
+    let want = interp::evaluate(compute, &args.iter().collect::<Vec<_>>(), &types(results));
     let names: std::collections::BTreeSet<&str> = k.launches.iter().map(|l| l.kernel.name.as_str()).collect();
     assert_eq!(names.len(), k.launches.len(), "{what}: kernels of one schedule have different names");
-    let out = harness::run(&k, &args.iter().collect::<Vec<_>>(), &types(results));
+    let out = harness::run(k, &args.iter().collect::<Vec<_>>(), &types(results));
     for (w, g) in want.iter().zip(&out.results) {
         let scale = (0..w.elements()).map(|i| w.get(i).to_f64().abs()).filter(|x| x.is_finite()).fold(1.0, f64::max);
         for i in 0..w.elements() {
@@ -71,7 +79,7 @@ fn check(which: Which, compute: &Compute, args: &[Tensor], results: &[Type], bou
             let kernels = || k.launches.iter().map(|l| l.kernel.to_string()).collect::<String>();
             assert!(
                 equal,
-                "{what}, {which:?} {}: element {i} of {}: {x} expected, {y} found\n{compute}{}",
+                "{what}, {}: element {i} of {}: {x} expected, {y} found\n{compute}{}",
                 k.schedule,
                 w.ty,
                 kernels()
@@ -223,4 +231,99 @@ fn products_fall_back_on_loops() {
             check_op(matmul.clone(), &[Type::new(d, [m, k]), Type::new(d, [k, n])], bound);
         }
     }
+}
+
+/// Bytes of operands and results.
+fn bytes(op: impl Into<Op>, args: &[Type]) -> u64 {
+    let (_, results) = compute_of(op, args);
+    args.iter().chain(&results).map(|t| t.bytes() as u64).sum()
+}
+
+/// An operation whose fast schedule has this name and number of launches and moves few bytes more than it must.
+fn check_traffic(op: impl Into<Op>, args: &[Type], bound: f64, schedule: &str, launches: usize) {
+    let op = op.into();
+    let (c, results) = compute_of(op.clone(), args);
+    let tensors: Vec<Tensor> = args.iter().enumerate().map(|(i, t)| tensor(t, i as u64 + 1)).collect();
+    let what = format!("{op:?} of {args:?}");
+    let done = check(Which::Fast, &c, &tensors, &results, bound, &what);
+    assert_eq!((done.schedule, done.launches), (schedule, launches), "{what}");
+    let (moved, needed) = (done.read + done.written, bytes(op, args));
+    assert!(moved * 10 <= needed * 11, "{what}: {moved} bytes moved, {needed} needed");
+}
+
+#[test]
+fn rows_are_read_once() {
+    for shape in [
+        &[64usize, 10][..],
+        &[33, 100],
+        &[5, 1000],
+        &[5, 1023],
+        &[5, 1024],
+        &[5, 1025],
+        &[3, 4096],
+        &[2, 8191],
+        &[2, 16384],
+        &[1, 32768],
+        &[70000, 4],
+    ] {
+        let dim = shape.len() - 1;
+        for (d, bound) in [(DType::F32, 1e-5), (DType::F16, 1e-2)] {
+            let ty = [Type::new(d, shape)];
+            check_traffic(ops::Softmax { dim }, &ty, bound, "rows", 1);
+            check_traffic(ops::Standardize { dims: vec![dim], epsilon: 1e-3 }, &ty, bound, "rows", 1);
+        }
+        let sum = ops::Reduce { function: Reduce::Sum, dims: vec![dim] };
+        let name = if shape[1] <= 4 { "windows" } else { "rows" };
+        let (name, launches) = if shape[1] > 8192 { ("rows in segments", 2) } else { (name, 1) };
+        check_traffic(sum, &[f32s(shape)], 1e-4, name, launches);
+        check_traffic(ops::ArgMax { dim }, &[f32s(shape)], 0.0, name, launches);
+    }
+    check_traffic(
+        ops::Reduce { function: Reduce::Sum, dims: vec![0, 1] },
+        &[f32s(&[300, 1001])],
+        1e-5,
+        "rows in segments",
+        2,
+    );
+    check_traffic(
+        ops::Reduce { function: Reduce::Max, dims: vec![0, 2] },
+        &[f32s(&[30, 5, 1001])],
+        0.0,
+        "rows in segments",
+        2,
+    );
+    check_traffic(
+        ops::Reduce { function: Reduce::Sum, dims: vec![0] },
+        &[Type::new(DType::I32, [300007])],
+        0.0,
+        "rows in segments",
+        2,
+    );
+    check_traffic(ops::Standardize { dims: vec![1, 2, 3], epsilon: 1e-3 }, &[f32s(&[3, 9, 8, 5])], 1e-5, "rows", 1);
+    check_traffic(ops::Standardize { dims: vec![1, 2, 4], epsilon: 1e-3 }, &[f32s(&[3, 9, 8, 5, 4])], 1e-5, "rows", 1);
+}
+
+/// An operation under the fast schedule alone.
+fn check_fast(op: impl Into<Op>, args: &[Type], bound: f64) -> Done {
+    let op = op.into();
+    let (c, results) = compute_of(op.clone(), args);
+    let tensors: Vec<Tensor> = args.iter().enumerate().map(|(i, t)| tensor(t, i as u64 + 1)).collect();
+    check(Which::Fast, &c, &tensors, &results, bound, &format!("{op:?} of {args:?}"))
+}
+
+#[test]
+fn rows_too_long_for_registers() {
+    let done = check_fast(ops::Softmax { dim: 1 }, &[f32s(&[2, 40001])], 1e-5);
+    assert_eq!(done.schedule, "stages");
+    let op = ops::Standardize { dims: vec![1], epsilon: 1e-3 };
+    let (c, results) = compute_of(op, &[f32s(&[3, 33001])]);
+    let args = [tensor(&f32s(&[3, 33001]), 1)];
+    let (mut nest, arrays) = (Nest::new(&c, &[&args[0].ty]), Arrays::new(&[&args[0].ty], &types(&results)));
+    shape::normalise(&mut nest);
+    let rows = Rows::new(&nest, &[DType::F32]).unwrap();
+    assert!(!rows.one_pass());
+    let launches = vec![rows::launch("k", &nest, &arrays, &rows)];
+    let k = GpuKernel { launches, workspace: 0, schedule: "rows, read again" };
+    let done = compare(&k, &c, &args, &results, 1e-5, "long rows");
+    assert_eq!((done.read, done.written), (3 * 3 * 33001 * 4, 3 * 33001 * 4));
 }

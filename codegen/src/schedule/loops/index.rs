@@ -54,7 +54,7 @@ impl Loops<'_> {
     }
 
     /// The whole index as a register.
-    pub(super) fn index(&mut self, index: &Index) -> Reg {
+    pub(in crate::schedule) fn index(&mut self, index: &Index) -> Reg {
         let home = self.home(index.axes());
         if let Some(&r) = self.scopes[home].indices.get(index) {
             return r;
