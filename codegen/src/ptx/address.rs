@@ -7,7 +7,7 @@ use intwain_ir::DType;
 use intwain_ir::kernel::{Inst, Kernel, Place, Reg};
 use intwain_ir::scalar::Binary;
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 /// What stands in brackets.
@@ -62,6 +62,8 @@ pub(super) struct Addresses {
     shared: Option<Value>,
     offsets: Vec<usize>,
     scopes: Vec<HashMap<(Place, Reg), Value>>,
+    /// Registers that the innermost block defined.
+    local: Vec<HashSet<Reg>>,
     /// Registers that are another one plus a constant.
     sums: HashMap<Reg, (Reg, i64)>,
     constants: HashMap<Reg, i64>,
@@ -74,6 +76,7 @@ impl Addresses {
             shared: None,
             offsets: kernel.buffer_offsets().0,
             scopes: Vec::new(),
+            local: Vec::new(),
             sums: HashMap::new(),
             constants: HashMap::new(),
         }
@@ -103,11 +106,24 @@ impl Addresses {
     /// A block begins: what is computed in it isn't known after it.
     pub(super) fn enter(&mut self) {
         self.scopes.push(HashMap::new());
+        self.local.push(HashSet::new());
     }
 
     /// A block ends.
     pub(super) fn leave(&mut self) {
         self.scopes.pop();
+        self.local.pop();
+    }
+
+    /// A register is defined.
+    pub(super) fn define(&mut self, r: Reg) {
+        if let Some(local) = self.local.last_mut() {
+            local.insert(r);
+        }
+    }
+
+    fn is_local(&self, r: Reg) -> bool {
+        self.local.last().is_some_and(|l| l.contains(&r))
     }
 
     fn find(&self, key: (Place, Reg)) -> Option<Value> {
@@ -177,15 +193,24 @@ impl Emitter<'_> {
         }
         let base = match self.addresses.find((place, index)) {
             Some(base) => base,
-            None => {
-                let base = self.element_base(place, index_value, size);
-                if let Some(scope) = self.addresses.scopes.last_mut() {
-                    scope.insert((place, index), base);
-                }
-                base
-            }
+            None => self.new_base((place, index), index_value, size),
         };
         self.displaced(base, offset * size + start)
+    }
+
+    /// Computes the base of an address. Within a guard, what comes from outside is computed for all, so that what
+    /// follows the guarded instructions can use it too.
+    fn new_base(&mut self, key: (Place, Reg), index: Value, size: i64) -> Value {
+        let scopes = self.addresses.scopes.len();
+        let outside = self.t.guarded() && !self.addresses.is_local(key.1);
+        let guard = if outside { self.t.guard(None) } else { None };
+        let base = self.element_base(key.0, index, size);
+        if outside {
+            self.t.guard(guard);
+        }
+        let at = scopes - 1 - usize::from(outside);
+        self.addresses.scopes[at].insert(key, base);
+        base
     }
 
     /// The register that points to element `index` of a parameter, or past the buffer's start by that much.

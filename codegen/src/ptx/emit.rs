@@ -62,6 +62,7 @@ impl Emitter<'_> {
     }
 
     pub(super) fn define(&mut self, r: Reg, lanes: Lanes) {
+        self.addresses.define(r);
         self.values.insert(r, lanes);
     }
 

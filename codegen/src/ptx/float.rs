@@ -140,6 +140,15 @@ impl Emitter<'_> {
         if !dtype.is_float() {
             return self.binary_int(op, dtype, x, y, range);
         }
+        // The greatest of nothing, as reductions begin, adds nothing.
+        let neutral = match op {
+            Binary::Max => Some(Scalar::lowest(dtype)),
+            Binary::Min => Some(Scalar::highest(dtype)),
+            _ => None,
+        };
+        if neutral.is_some() && Self::element(dtype, x) == neutral {
+            return Ok(y);
+        }
         let (a, b) = (self.widen(dtype, x), self.widen(dtype, y));
         let z = self.binary_float(op, dtype, a, b)?;
         Ok(self.narrow(dtype, z))

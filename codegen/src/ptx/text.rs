@@ -167,9 +167,14 @@ impl Text {
         Value::Reg(class, *count - 1)
     }
 
-    /// Lines from here on are executed only where the predicate is so; nothing ends that.
-    pub(super) fn guard(&mut self, guard: Option<(Value, When)>) {
-        self.guard = guard;
+    /// Lines from here on are executed only where the predicate is so; nothing ends that. Gives what was before.
+    pub(super) fn guard(&mut self, guard: Option<(Value, When)>) -> Option<(Value, When)> {
+        std::mem::replace(&mut self.guard, guard)
+    }
+
+    /// Whether lines are guarded.
+    pub(super) fn guarded(&self) -> bool {
+        self.guard.is_some()
     }
 
     fn push(&mut self, text: &str, defines: &[Value], uses: &[Value], needed: Needed) {
