@@ -1,6 +1,7 @@
 //! One GPU of a program: its memory, its module and its commands.
 
-use super::driver::{Address, Driver, DriverError, Module, Shape};
+use super::driver::{Address, Driver, DriverError, Event, Module, Shape};
+use super::order::{self, Order};
 use crate::kernels::gpu::{Communication, GpuCode, Launch, Launches};
 use crate::runtime::collective::Part;
 use crate::runtime::device::{Device, DeviceError, LoadError};
@@ -8,6 +9,7 @@ use crate::runtime::links::Links;
 use intwain_codegen::schedule::gpu::{Argument, ExchangeArgument, FLAG_BYTES};
 use intwain_ir::ops::Op;
 use intwain_ir::{Tensor, Type, interp};
+use intwain_passes::listing::Stream;
 use intwain_passes::program::{Action, BufferId, Command, DeviceProgram, Home, Loop};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -85,6 +87,10 @@ struct Routine {
     constants: Vec<Block>,
     prepare: Vec<Task>,
     step: Vec<Task>,
+    /// The order of the commands of `step` among streams. Those of `prepare` are on one.
+    order: Vec<Order>,
+    /// Streams of `step` besides the one for computation.
+    others: Vec<Stream>,
 }
 
 /// What a command makes the device do.
@@ -198,12 +204,12 @@ impl Device for GpuDevice {
     fn step(&mut self, _: &Links) -> Result<(), DeviceError> {
         let cx = self.context();
         let main = &self.main;
-        main.run(&main.program.step, &main.step, cx)?;
+        main.step(cx)?;
         for (state, next) in &main.program.states {
             if let Some(next) = next {
                 let (from, to) = (main.address(*next), main.address(state.buffer));
                 if from != to {
-                    let copied = self.driver.copy(from, to, main.ty(*next).bytes());
+                    let copied = self.driver.copy(Stream::Compute, from, to, main.ty(*next).bytes());
                     copied.map_err(|problem| DeviceError::Gpu { layer: state.name.to_string(), problem })?;
                 }
             }
@@ -223,7 +229,16 @@ impl Routine {
         let persistent = Block::new(around.driver, program.persistent_bytes)?;
         let arena = Block::new(around.driver, program.arena_bytes)?;
         let (prepare, step) = (Vec::new(), Vec::new());
-        let mut routine = Routine { program, persistent, arena, constants: Vec::new(), prepare, step };
+        let mut routine = Routine {
+            program,
+            persistent,
+            arena,
+            constants: Vec::new(),
+            prepare,
+            step,
+            order: Vec::new(),
+            others: Vec::new(),
+        };
         let mut own = Own { bodies: launches.bodies.iter(), communications: launches.communications.iter() };
         let (prepare, step) = (routine.program.prepare.clone(), routine.program.step.clone());
         let mut tasks = |commands: &[Command]| -> Result<Vec<Task>, LoadError> {
@@ -231,6 +246,8 @@ impl Routine {
         };
         let (prepare, step) = (tasks(&prepare)?, tasks(&step)?);
         (routine.prepare, routine.step) = (prepare, step);
+        routine.order = order::order(&routine.program, &routine.program.step);
+        routine.others = order::others(&routine.program.step);
         Ok(routine)
     }
 
@@ -317,7 +334,7 @@ impl Routine {
     fn prepare(&self, cx: Context<'_>) -> Result<(), DeviceError> {
         for (c, task) in self.program.prepare.iter().zip(&self.prepare) {
             self.prepare_body(c, task, cx)?;
-            self.run(std::slice::from_ref(c), std::slice::from_ref(task), cx)?;
+            self.perform(c, task, cx)?;
         }
         self.program.step.iter().zip(&self.step).try_for_each(|(c, task)| self.prepare_body(c, task, cx))
     }
@@ -328,36 +345,59 @@ impl Routine {
         for (read, param) in c.reads.iter().zip(&l.params) {
             if self.program.buffers[read.0 as usize].home == Home::Persistent {
                 let bytes = self.ty(*read).bytes();
-                cx.driver.copy(self.address(*read), body.address(*param), bytes).map_err(at(c))?;
+                cx.driver.copy(c.stream, self.address(*read), body.address(*param), bytes).map_err(at(c))?;
             }
         }
         body.prepare(cx)
     }
 
-    fn run(&self, commands: &[Command], tasks: &[Task], cx: Context<'_>) -> Result<(), DeviceError> {
-        for (c, task) in commands.iter().zip(tasks) {
-            match task {
-                Task::Launch(launches) => {
-                    for l in launches {
-                        cx.module.launch(l.kernel, l.shape, &l.args).map_err(at(c))?;
-                    }
-                }
-                Task::Constant(from) => {
-                    let (to, bytes) = (self.address(c.writes[0]), self.ty(c.writes[0]).bytes());
-                    cx.driver.copy(*from, to, bytes).map_err(at(c))?;
-                }
-                Task::Host(op) => self.host(op, c, cx)?,
-                Task::Repeat(l, body) => self.repeat(l, body, c, cx)?,
+    /// Runs the commands of a step, each on its stream. Streams fork from the one for computation and join it again.
+    fn step(&self, cx: Context<'_>) -> Result<(), DeviceError> {
+        let fork = copying("streams");
+        if !self.others.is_empty() {
+            let begin = cx.driver.record(Stream::Compute).map_err(&fork)?;
+            self.others.iter().try_for_each(|s| begin.wait(*s)).map_err(&fork)?;
+        }
+        let mut done: BTreeMap<usize, Box<dyn Event>> = BTreeMap::new();
+        for (i, (c, task)) in self.program.step.iter().zip(&self.step).enumerate() {
+            let order = &self.order[i];
+            for earlier in &order.waits {
+                let event = done.get(earlier).expect("commands wait for earlier ones that signal");
+                event.wait(c.stream).map_err(at(c))?;
+            }
+            self.perform(c, task, cx)?;
+            if order.signals {
+                done.insert(i, cx.driver.record(c.stream).map_err(at(c))?);
             }
         }
+        for s in &self.others {
+            let end = cx.driver.record(*s).map_err(&fork)?;
+            end.wait(Stream::Compute).map_err(&fork)?;
+        }
         Ok(())
+    }
+
+    fn perform(&self, c: &Command, task: &Task, cx: Context<'_>) -> Result<(), DeviceError> {
+        match task {
+            Task::Launch(launches) => {
+                let mut launches = launches.iter();
+                launches.try_for_each(|l| cx.module.launch(c.stream, l.kernel, l.shape, &l.args)).map_err(at(c))
+            }
+            Task::Constant(from) => {
+                let (to, bytes) = (self.address(c.writes[0]), self.ty(c.writes[0]).bytes());
+                cx.driver.copy(c.stream, *from, to, bytes).map_err(at(c))
+            }
+            Task::Host(op) => self.host(op, c, cx),
+            Task::Repeat(l, body) => self.repeat(l, body, c, cx),
+        }
     }
 
     /// Runs the steps of a loop: states and the positions of the sequences go into the body's buffers, new states and
     /// stacked results come out of them.
     fn repeat(&self, l: &Loop, body: &Routine, c: &Command, cx: Context<'_>) -> Result<(), DeviceError> {
         let first_whole = l.states + l.sequences;
-        let copy = |from: Address, to: Address, ty: &Type| cx.driver.copy(from, to, ty.bytes()).map_err(at(c));
+        let copy =
+            |from: Address, to: Address, ty: &Type| cx.driver.copy(c.stream, from, to, ty.bytes()).map_err(at(c));
         let enter = |i: usize, from: Address| copy(from, body.address(l.params[i]), body.ty(l.params[i]));
         let leave = |i: usize, to: Address| {
             let from = body.program.outputs[i].buffer;
@@ -374,7 +414,7 @@ impl Routine {
             for i in l.states..first_whole {
                 enter(i, self.address(c.reads[i]).after(step * body.ty(l.params[i]).bytes()))?;
             }
-            body.run(&body.program.step, &body.step, cx)?;
+            body.step(cx)?;
             for i in l.states..c.writes.len() {
                 let bytes = body.ty(body.program.outputs[i].buffer).bytes();
                 leave(i, self.address(c.writes[i]).after(step * bytes))?;

@@ -1,5 +1,6 @@
 //! What a program needs of a GPU. The emulator and CUDA implement it; nothing above it knows which.
 
+use intwain_passes::listing::Stream;
 use std::fmt;
 
 /// A place in the memory of a device. Addresses of all devices are of one space: a device that reaches another uses that
@@ -60,11 +61,18 @@ pub(crate) struct Shape {
 /// Code on a device.
 pub(crate) trait Module: Send + Sync {
     /// Launches a kernel, by its place in the list that the module was loaded with. Parameters are pointers.
-    fn launch(&self, kernel: usize, shape: Shape, args: &[Address]) -> Result<(), DriverError>;
+    fn launch(&self, stream: Stream, kernel: usize, shape: Shape, args: &[Address]) -> Result<(), DriverError>;
 }
 
-/// A GPU: memory, copies and code. Commands are executed one after another, in the order in which they are given;
-/// they may return before they are done, except where it says otherwise.
+/// What a stream was given up to some moment.
+pub(crate) trait Event: Send {
+    /// Makes a stream of the same device go on only when that is done.
+    fn wait(&self, stream: Stream) -> Result<(), DriverError>;
+}
+
+/// A GPU: memory, copies and code. The commands of a stream are executed one after another, those of different streams in
+/// any order or at the same time unless an event orders them. Calls may return before their commands are done, except
+/// where it says otherwise.
 pub(crate) trait Driver: Send + Sync {
     /// The device's name, such as `ptx:0`.
     fn name(&self) -> &str;
@@ -75,22 +83,25 @@ pub(crate) trait Driver: Send + Sync {
     /// Frees an allocation, which no command uses any more.
     fn free(&self, at: Address);
 
-    /// Copies from the host, whose memory can be reused at once.
+    /// Copies from the host, whose memory can be reused at once; a command of [`Stream::Compute`].
     fn write(&self, to: Address, data: &[u8]) -> Result<(), DriverError>;
 
-    /// Copies to the host once all commands before are done.
+    /// Copies to the host, and returns when that is done; a command of [`Stream::Compute`].
     fn read(&self, from: Address, out: &mut [u8]) -> Result<(), DriverError>;
 
     /// Copies between places that do not overlap, of this device or of one that it reaches.
-    fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<(), DriverError>;
+    fn copy(&self, stream: Stream, from: Address, to: Address, bytes: usize) -> Result<(), DriverError>;
 
-    /// Writes zeros.
+    /// Writes zeros; a command of [`Stream::Compute`].
     fn clear(&self, at: Address, bytes: usize) -> Result<(), DriverError>;
 
     /// Loads PTX text with kernels of these names.
     fn load(&self, text: &str, kernels: &[String]) -> Result<Box<dyn Module>, DriverError>;
 
-    /// Waits until all commands are done.
+    /// What a stream was given so far.
+    fn record(&self, stream: Stream) -> Result<Box<dyn Event>, DriverError>;
+
+    /// Waits until all commands of all streams are done.
     fn synchronise(&self) -> Result<(), DriverError>;
 
     /// Makes kernels that wait for another device end with [`DriverError::Stopped`]. Any thread may call it.

@@ -1,11 +1,12 @@
 //! The driver of `ptx:N` devices: the emulator, which executes the text that a GPU would get and checks every access.
 
-use super::driver::{Address, Driver, DriverError, Module, Shape};
+use super::driver::{Address, Driver, DriverError, Event, Module, Shape};
 use intwain_emulator::{self as emulator, AddressSpace, Arg, FaultKind, HostError, Launch, LaunchError};
+use intwain_passes::listing::Stream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// An emulated device.
+/// An emulated device. Commands are done when the calls return, so streams and events have nothing to order.
 struct Emulated {
     name: String,
     device: Arc<emulator::Device>,
@@ -52,7 +53,7 @@ impl Driver for Emulated {
         self.device.read(from.0, out).map_err(self.fault())
     }
 
-    fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<(), DriverError> {
+    fn copy(&self, _: Stream, from: Address, to: Address, bytes: usize) -> Result<(), DriverError> {
         self.device.copy(to.0, from.0, bytes as u64).map_err(self.fault())
     }
 
@@ -70,6 +71,10 @@ impl Driver for Emulated {
         Ok(Box::new(EmulatedModule { name, device, code, kernels: kernels.to_vec() }))
     }
 
+    fn record(&self, _: Stream) -> Result<Box<dyn Event>, DriverError> {
+        Ok(Box::new(Done))
+    }
+
     fn synchronise(&self) -> Result<(), DriverError> {
         Ok(())
     }
@@ -83,6 +88,15 @@ impl Driver for Emulated {
     }
 }
 
+/// An event that has happened.
+struct Done;
+
+impl Event for Done {
+    fn wait(&self, _: Stream) -> Result<(), DriverError> {
+        Ok(())
+    }
+}
+
 /// Parsed text, and where it runs.
 struct EmulatedModule {
     name: String,
@@ -92,7 +106,7 @@ struct EmulatedModule {
 }
 
 impl Module for EmulatedModule {
-    fn launch(&self, kernel: usize, shape: Shape, args: &[Address]) -> Result<(), DriverError> {
+    fn launch(&self, _: Stream, kernel: usize, shape: Shape, args: &[Address]) -> Result<(), DriverError> {
         let Shape { grid, block, shared } = shape;
         let args: Vec<Arg> = args.iter().map(|a| Arg::U64(a.0)).collect();
         let done = self.device.launch(&self.code, &self.kernels[kernel], Launch { grid, block, shared }, &args);

@@ -4,6 +4,7 @@ mod cuda;
 mod device;
 mod driver;
 mod emulated;
+mod order;
 #[cfg(test)]
 mod tests;
 

@@ -1,16 +1,23 @@
 //! The driver of emulated devices, and devices that fail.
 
-use super::driver::{Address, Driver, DriverError, Module, Shape};
+mod failing;
+mod late;
+
+use super::driver::{Address, Driver, DriverError, Shape};
 use super::emulated;
-use crate::driver as compiler;
+use crate::driver::{self as compiler, Compiled};
 use crate::runtime::{Call, DeviceError, Engines, LoadError, Variant, run};
+use failing::Failing;
 use intwain_codegen::schedule::gpu::Gpu;
 use intwain_ir::{DType, Graph, Rows, Tensor, Trainable, Type, interp};
 use intwain_passes::Timings;
 use intwain_passes::hardware::Catalogue;
+use intwain_passes::listing::Stream;
 use intwain_passes::place::{self, Strategy};
-use std::sync::Arc;
+use late::{Heed, Late};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const ONE: Shape = Shape { grid: [1, 1, 1], block: [1, 1, 1], shared: 0 };
@@ -59,7 +66,7 @@ fn devices_run_at_the_same_time() {
             let driver = &drivers[d];
             scope.spawn(move || {
                 let module = driver.load(ROUNDS, &["rounds".to_string()]).unwrap();
-                module.launch(0, ONE, &[flags[d], flags[1 - d]]).unwrap();
+                module.launch(Stream::Compute, 0, ONE, &[flags[d], flags[1 - d]]).unwrap();
             });
         }
     });
@@ -80,7 +87,7 @@ fn a_kernel_that_waits_can_be_stopped() {
             std::thread::sleep(Duration::from_millis(50));
             drivers[0].stop();
         });
-        assert_eq!(module.launch(0, ONE, &[flags[0], flags[1]]), Err(DriverError::Stopped));
+        assert_eq!(module.launch(Stream::Compute, 0, ONE, &[flags[0], flags[1]]), Err(DriverError::Stopped));
         stop.join().unwrap();
     });
 }
@@ -98,82 +105,10 @@ fn what_is_wrong_is_said_with_the_device() {
     let fault = driver.read(at, &mut [0; 4]).unwrap_err();
     assert!(said(fault).contains("uninitialised"));
     let module = driver.load(ROUNDS, &["rounds".to_string()]).unwrap();
-    let fault = said(module.launch(0, ONE, &[at, Address(64)]).unwrap_err());
+    let fault = said(module.launch(Stream::Compute, 0, ONE, &[at, Address(64)]).unwrap_err());
     assert!(fault.contains("ptx:3") && fault.contains("rounds") && fault.contains("out of bounds"), "{fault}");
     driver.free(at);
     assert!(driver.write(at, &[0; 4]).is_err());
-}
-
-/// A device whose launches fail while there is a launch to fail.
-struct Failing {
-    inner: Arc<dyn Driver>,
-    /// Launches until the one that fails.
-    left: Arc<AtomicUsize>,
-}
-
-struct FailingModule {
-    inner: Box<dyn Module>,
-    left: Arc<AtomicUsize>,
-}
-
-impl Module for FailingModule {
-    fn launch(&self, kernel: usize, shape: Shape, args: &[Address]) -> Result<(), DriverError> {
-        let count = |left: usize| if left == usize::MAX { None } else { left.checked_sub(1) };
-        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count) {
-            Err(0) => {
-                self.left.store(usize::MAX, Ordering::Relaxed);
-                Err(DriverError::Fault { device: "test".into(), problem: "on purpose".into() })
-            }
-            Ok(_) | Err(_) => self.inner.launch(kernel, shape, args),
-        }
-    }
-}
-
-impl Driver for Failing {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Address, DriverError> {
-        self.inner.allocate(bytes)
-    }
-
-    fn free(&self, at: Address) {
-        self.inner.free(at);
-    }
-
-    fn write(&self, to: Address, data: &[u8]) -> Result<(), DriverError> {
-        self.inner.write(to, data)
-    }
-
-    fn read(&self, from: Address, out: &mut [u8]) -> Result<(), DriverError> {
-        self.inner.read(from, out)
-    }
-
-    fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<(), DriverError> {
-        self.inner.copy(from, to, bytes)
-    }
-
-    fn clear(&self, at: Address, bytes: usize) -> Result<(), DriverError> {
-        self.inner.clear(at, bytes)
-    }
-
-    fn load(&self, text: &str, kernels: &[String]) -> Result<Box<dyn Module>, DriverError> {
-        let inner = self.inner.load(text, kernels)?;
-        Ok(Box::new(FailingModule { inner, left: self.left.clone() }))
-    }
-
-    fn synchronise(&self) -> Result<(), DriverError> {
-        self.inner.synchronise()
-    }
-
-    fn stop(&self) {
-        self.inner.stop();
-    }
-
-    fn resume(&self) {
-        self.inner.resume();
-    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -196,6 +131,43 @@ fn chain() -> Graph {
     g
 }
 
+/// The chain divided over two devices, with arguments and what the interpreter makes of them.
+struct Divided {
+    compiled: Compiled,
+    args: Vec<Tensor>,
+    want: Vec<Tensor>,
+}
+
+impl Divided {
+    fn new(strategy: Strategy) -> Divided {
+        let whole = chain();
+        let args: Vec<Tensor> =
+            whole.params.iter().enumerate().map(|(i, p)| small_integers(whole.ty(p.value), i)).collect();
+        let want = interp::run(&whole, args.clone()).unwrap();
+        let mut timings = Timings::default();
+        let graph = compiler::prepare(whole, &mut timings, &mut |_, _| {}).unwrap();
+        let ask = place::Options { strategy: Some(strategy), ..place::Options::default() };
+        let hardware = Catalogue::built_in().get("2xa100-nvlink").unwrap();
+        let plan = compiler::plan(&graph, &hardware, ask, &mut timings).unwrap();
+        let compiled = compiler::lower(graph, plan, &Gpu::default(), &mut timings, &mut |_, _| {}).unwrap();
+        Divided { compiled, args, want }
+    }
+
+    /// The program on emulated devices that `wrap` changes.
+    fn load(&self, wrap: impl Fn(usize, Arc<dyn Driver>) -> Arc<dyn Driver>) -> Variant {
+        let drivers = emulated::open(&[0, 1], 1).into_iter().enumerate();
+        let engines = Engines::Gpu(drivers.map(|(d, driver)| wrap(d, driver)).collect(), Gpu::default());
+        let weight = |i: usize| Ok(self.args[i].clone());
+        Variant::new::<Failed>(self.compiled.loadable(), &engines, weight).unwrap()
+    }
+
+    fn run(&self, variant: &mut Variant, calls: usize) -> Result<Vec<Tensor>, DeviceError> {
+        let mut out: Vec<Tensor> = self.want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
+        run(&mut [variant], &vec![Call { variant: 0, rows: None }; calls], &[&self.args[0]], &mut out)?;
+        Ok(out)
+    }
+}
+
 fn small_integers(ty: &Type, seed: usize) -> Tensor {
     let values: Vec<f32> = (0..ty.shape.elements()).map(|i| ((i * 7 + seed) % 5) as f32 - 2.0).collect();
     Tensor::from_f32(ty.shape.clone(), &values)
@@ -205,34 +177,31 @@ fn small_integers(ty: &Type, seed: usize) -> Tensor {
 /// right again.
 #[test]
 fn a_device_that_fails_stops_the_other() {
-    let whole = chain();
-    let args: Vec<Tensor> =
-        whole.params.iter().enumerate().map(|(i, p)| small_integers(whole.ty(p.value), i)).collect();
-    let want = interp::run(&whole, args.clone()).unwrap();
-    let mut timings = Timings::default();
-    let graph = compiler::prepare(whole, &mut timings, &mut |_, _| {}).unwrap();
-    let ask = place::Options { strategy: Some(Strategy::Tensor), ..place::Options::default() };
-    let hardware = Catalogue::built_in().get("2xa100-nvlink").unwrap();
-    let plan = compiler::plan(&graph, &hardware, ask, &mut timings).unwrap();
-    let compiled = compiler::lower(graph, plan, &Gpu::default(), &mut timings, &mut |_, _| {}).unwrap();
+    let divided = Divided::new(Strategy::Tensor);
     let left = [0, 1].map(|_| Arc::new(AtomicUsize::new(usize::MAX)));
-    let drivers = emulated::open(&[0, 1], 1).into_iter().zip(&left);
-    let drivers = drivers.map(|(inner, left)| Arc::new(Failing { inner, left: left.clone() }) as Arc<dyn Driver>);
-    let engines = Engines::Gpu(drivers.collect(), Gpu::default());
-    let mut variant = Variant::new::<Failed>(compiled.loadable(), &engines, |i| Ok(args[i].clone())).unwrap();
-    let mut out: Vec<Tensor> = want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
-    let calls = [Call { variant: 0, rows: None }];
+    let mut variant = divided.load(|d, inner| Arc::new(Failing { inner, left: left[d].clone() }));
     let start = Instant::now();
     for (device, at) in [(0, 0), (1, 0), (1, 1), (0, 3), (1, 4)] {
         left[device].store(at, Ordering::Relaxed);
-        match run(&mut [&mut variant], &calls, &[&args[0]], &mut out) {
+        match divided.run(&mut variant, 1) {
             Err(DeviceError::Gpu { problem: DriverError::Fault { problem, .. }, .. }) => {
                 assert_eq!(problem, "on purpose");
             }
             other => panic!("device {device}, launch {at}: {other:?}"),
         }
-        run(&mut [&mut variant], &calls, &[&args[0]], &mut out).unwrap();
-        assert_eq!(out, want, "after launch {at} of device {device} has failed");
+        let after = divided.run(&mut variant, 1).unwrap();
+        assert_eq!(after, divided.want, "after launch {at} of device {device} has failed");
     }
     assert!(start.elapsed() < Duration::from_secs(10), "a device waited for one that had failed");
+}
+
+#[test]
+fn events_order_streams() {
+    for strategy in [Strategy::Tensor, Strategy::Pipeline] {
+        let divided = Divided::new(strategy);
+        let late = |heed| divided.load(|_, inner| Arc::new(Late { inner, queues: Arc::default(), heed }));
+        assert_eq!(divided.run(&mut late(Heed::Events), 3).as_ref(), Ok(&divided.want), "{strategy}");
+        let unordered = divided.run(&mut late(Heed::Nothing), 1);
+        assert_ne!(unordered.as_ref().ok(), Some(&divided.want), "{strategy}: events change nothing");
+    }
 }
