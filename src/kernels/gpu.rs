@@ -2,9 +2,9 @@
 
 use intwain_codegen::ptx::{self, EmitError};
 use intwain_codegen::schedule::gpu::{Argument, ExchangeArgument, Gpu, GpuKernel};
-use intwain_ir::Type;
 use intwain_ir::kernel::{Entry, Kernel};
 use intwain_ir::ops::Op;
+use intwain_ir::{Tensor, Type, interp};
 use intwain_passes::program::{Action, BufferId, Command, DeviceProgram, KernelSpec};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +26,8 @@ pub(crate) struct GpuCode {
 pub(crate) struct Launches {
     /// For each kernel of the program, its launches in order.
     pub(crate) kernels: Vec<Vec<Launch>>,
+    /// Its leaves, in the order of the commands, those of `prepare` first.
+    pub(crate) leaves: Vec<Leaf>,
     /// Its communications, in the order of the commands, those of `prepare` first.
     pub(crate) communications: Vec<Communication>,
     /// The bodies of its loops, in the order of the commands, those of `prepare` first.
@@ -45,6 +47,15 @@ pub(crate) struct Launch<A = Argument> {
     pub(crate) shared: u32,
     /// What its parameters are.
     pub(crate) args: Vec<A>,
+}
+
+/// What a device does for a leaf operation.
+#[derive(Clone, Debug)]
+pub(crate) enum Leaf {
+    /// Launches kernels.
+    Launch(Vec<Launch>),
+    /// Copies a tensor that is written into the program.
+    Constant(Tensor),
 }
 
 /// What a device does for a communication.
@@ -94,15 +105,34 @@ struct Collector<'g> {
 impl Collector<'_> {
     fn program(&mut self, program: &DeviceProgram) -> Result<Launches, EmitError> {
         let kernels = program.kernels.iter().map(|spec| self.spec(spec)).collect::<Result<_, _>>()?;
-        let (mut communications, mut bodies) = (Vec::new(), Vec::new());
+        let (mut leaves, mut communications, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
         for c in program.prepare.iter().chain(&program.step) {
             match &c.action {
                 Action::Communicate(op) => communications.push(self.communication(op, c, program)?),
                 Action::Loop(l) => bodies.push(self.program(&l.body)?),
-                Action::Kernel(_) | Action::Leaf(_) => {}
+                Action::Leaf(op) => leaves.push(self.leaf(op, c, program)?),
+                Action::Kernel(_) => {}
             }
         }
-        Ok(Launches { kernels, communications, bodies })
+        Ok(Launches { kernels, leaves, communications, bodies })
+    }
+
+    fn leaf(&mut self, op: &Op, c: &Command, program: &DeviceProgram) -> Result<Leaf, EmitError> {
+        let ty = |b: BufferId| &program.buffers[b.0 as usize].ty;
+        let unsupported = |what: String| EmitError::Unsupported { kernel: c.origin.to_string(), what };
+        match (op, &c.reads[..], &c.writes[..]) {
+            (Op::Constant(_), [], [result]) => {
+                let made = op.eval(&[], &[ty(*result).clone()], &mut interp::Alone);
+                let made = made.map_err(|e| unsupported(e.to_string()))?.pop();
+                made.map(Leaf::Constant).ok_or_else(|| unsupported("a constant without a value".into()))
+            }
+            (Op::ScatterAdd(s), [at, rows], [table]) => {
+                let name = format!("{}_{}", c.origin.path(), op.name());
+                let scheduled = self.gpu.scatter_add(&name, ty(*at), ty(*rows), ty(*table), s.base);
+                Ok(Leaf::Launch(self.add(scheduled)?))
+            }
+            _ => Err(unsupported(format!("the operation `{}`", op.name()))),
+        }
     }
 
     fn communication(&mut self, op: &Op, c: &Command, program: &DeviceProgram) -> Result<Communication, EmitError> {

@@ -5,6 +5,7 @@ mod device;
 mod driver;
 mod emulated;
 mod order;
+mod routine;
 #[cfg(test)]
 mod tests;
 

@@ -15,9 +15,8 @@ use intwain_passes::hardware::Catalogue;
 use intwain_passes::listing::Stream;
 use intwain_passes::place::{self, Strategy};
 use late::{Heed, Late};
-use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const ONE: Shape = Shape { grid: [1, 1, 1], block: [1, 1, 1], shared: 0 };
