@@ -1,10 +1,11 @@
 //! Which schedule computes a nest, and in how many launches.
 //!
 //! Contractions: [`product`]. Without reductions: [`pointwise`]. Reductions of few elements run inside a thread of that schedule. Others run along
-//! rows where their elements lie next to each other ([`rows`]), else along columns. Where few results are reduced from
+//! rows where their elements lie next to each other ([`rows`]), else along columns ([`columns`]). Where few results are reduced from
 //! many elements, segments of them are reduced in a first launch and combined in a second. What no schedule computes in
 //! one launch is divided: reductions first, which a later launch reads.
 
+use super::columns::{self, Columns};
 use super::launch::{Array, Arrays, positions};
 use super::rows::{self, Rows};
 use super::shape::{self, Segments, Split, divide, normalise, reductions};
@@ -24,6 +25,8 @@ const NEIGHBOURS: usize = 4;
 const TEAMS: usize = 264;
 /// Elements of a row worth a team of their own.
 const SEGMENT: usize = 4096;
+/// Elements of a column worth a block of their own.
+const COLUMN: usize = 256;
 
 /// Chooses schedules for a nest.
 pub(super) fn schedule(name: &str, mut nest: Nest, arrays: &Arrays) -> GpuKernel {
@@ -76,6 +79,17 @@ impl Program<'_> {
                 self.launches.push(rows::launch(self.name, nest, arrays, &r));
                 return if r.one_pass() { "rows" } else { "rows, read again" };
             }
+        }
+        if is_flat(nest) {
+            let c = Columns::new(nest, &types);
+            if let Some(length) = segments(nest, c.blocks(), TEAMS, COLUMN)
+                && let Some(split) = shape::split(nest, length, Segments::Outermost, arrays.operands.len())
+            {
+                self.add_split(&split, arrays);
+                return "columns in segments";
+            }
+            self.launches.push(columns::launch(self.name, nest, arrays, c));
+            return "columns";
         }
         if self.add_divided(nest, arrays) {
             return "stages";
@@ -133,16 +147,20 @@ fn is_innermost(nest: &Nest, r: NodeId) -> bool {
     nest.nodes[r].op.children().all(|c| none(nest, c))
 }
 
+/// Whether no reduction depends on another, and all on every result axis.
+fn is_flat(nest: &Nest) -> bool {
+    let all = nest.axes.iter().fold(0u64, |s, a| s | 1 << a.0);
+    reductions(nest).all(|r| nest.nodes[r].free == all && is_innermost(nest, r))
+}
+
 /// Whether threads reduce alone: few elements, all of which differ from result to result.
 fn in_threads(nest: &Nest) -> bool {
-    let all = nest.axes.iter().fold(0u64, |s, a| s | 1 << a.0);
-    let flat = reductions(nest).all(|r| nest.nodes[r].free == all && is_innermost(nest, r));
     let most = match direction(nest) {
         Direction::Rows => NEIGHBOURS,
         Direction::Columns if nest.axes.last().is_some_and(|&a| window_inside(nest, a).is_some()) => WINDOW,
         Direction::Columns => ALONE,
     };
-    flat && reductions(nest).all(|r| positions(nest, nest.nodes[r].op.bound_axes()) <= most)
+    is_flat(nest) && reductions(nest).all(|r| positions(nest, nest.nodes[r].op.bound_axes()) <= most)
 }
 
 /// Along what neighbouring elements in memory are.
@@ -175,11 +193,9 @@ fn direction(nest: &Nest) -> Direction {
 /// least `least` elements; `None` where they are not to be divided: reductions of reductions, along results, or along
 /// different axes.
 fn segments(nest: &Nest, results: usize, wanted: usize, least: usize) -> Option<usize> {
-    let all = nest.axes.iter().fold(0u64, |s, a| s | 1 << a.0);
     let lists: Vec<&[Axis]> = reductions(nest).map(|r| nest.nodes[r].op.bound_axes()).collect();
     let outermost = *lists.first()?.first()?;
-    let flat = reductions(nest).all(|r| nest.nodes[r].free == all && is_innermost(nest, r));
-    if !flat || lists.iter().any(|l| l.first() != Some(&outermost)) || nest.axes.contains(&outermost) {
+    if !is_flat(nest) || lists.iter().any(|l| l.first() != Some(&outermost)) || nest.axes.contains(&outermost) {
         return None;
     }
     let (extent, elements) = (nest.extent(outermost), positions(nest, lists[0]));

@@ -5,6 +5,7 @@
 //! results are aligned to [`ALIGNMENT`] bytes.
 
 mod choose;
+mod columns;
 mod exchange;
 mod launch;
 mod naive;

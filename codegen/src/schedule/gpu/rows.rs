@@ -135,7 +135,7 @@ fn levels(nest: &Nest) -> Vec<usize> {
 }
 
 /// The nodes that some nodes need, up to reductions.
-fn needed(nest: &Nest, roots: &[NodeId]) -> Vec<bool> {
+pub(super) fn needed(nest: &Nest, roots: &[NodeId]) -> Vec<bool> {
     let mut needed = vec![false; nest.nodes.len()];
     roots.iter().for_each(|&r| needed[r] = true);
     for i in (0..nest.nodes.len()).rev() {
@@ -147,7 +147,7 @@ fn needed(nest: &Nest, roots: &[NodeId]) -> Vec<bool> {
 }
 
 /// The loads among the nodes chosen that depend on the axes.
-fn loads_along(nest: &Nest, axes: &[Axis], chosen: &[bool]) -> Vec<NodeId> {
+pub(super) fn loads_along(nest: &Nest, axes: &[Axis], chosen: &[bool]) -> Vec<NodeId> {
     let set = axes.iter().fold(0u64, |s, a| s | 1 << a.0);
     let loads = nest
         .nodes
@@ -334,9 +334,7 @@ impl Writer<'_, '_> {
 
     /// Accumulators after the elements at the current positions.
     fn take(&mut self, r: NodeId, accs: &[Vec<Reg>], inside: Option<Reg>) -> Vec<Vec<Reg>> {
-        let nest = self.d.l.nest;
-        let merge = self.merge(r);
-        let next = accumulate(&mut self.d, nest, r, merge, accs);
+        let next = accumulate(&mut self.d, r, accs, LanesRun::Along);
         let Some(inside) = inside else { return next };
         let keep = |d: &mut Draft<'_>, new: &[Reg], old: &[Reg]| -> Vec<Reg> {
             new.iter().zip(old).map(|(&n, &o)| d.l.b.select(inside, n, o)).collect()
@@ -392,8 +390,19 @@ pub(super) fn merge_of(nest: &Nest, r: NodeId) -> Merge {
     }
 }
 
+/// What the lanes of a group are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LanesRun {
+    /// Neighbouring elements of one reduction.
+    Along,
+    /// The same element of neighbouring reductions.
+    Across,
+}
+
 /// Accumulators, one for each lane, after the elements at the current positions.
-pub(super) fn accumulate(d: &mut Draft<'_>, nest: &Nest, r: NodeId, merge: Merge, accs: &[Vec<Reg>]) -> Vec<Vec<Reg>> {
+pub(super) fn accumulate(d: &mut Draft<'_>, r: NodeId, accs: &[Vec<Reg>], run: LanesRun) -> Vec<Vec<Reg>> {
+    let nest = d.l.nest;
+    let merge = merge_of(nest, r);
     let width = accs.len();
     match &nest.nodes[r].op {
         Op::Reduce { order: Order::Fma, body, .. } => {
@@ -412,7 +421,7 @@ pub(super) fn accumulate(d: &mut Draft<'_>, nest: &Nest, r: NodeId, merge: Merge
             let at = d.l.index(&row_major(nest, axes));
             (0..width)
                 .map(|i| {
-                    let offset = d.l.b.index(i as i64);
+                    let offset = d.l.b.index(if run == LanesRun::Along { i as i64 } else { 0 });
                     let position = d.l.b.binary(Binary::Add, at, offset);
                     let position = d.l.b.cast(DType::I32, position);
                     merge.combine(&mut d.l.b, &accs[i], &[v.regs[i], position])

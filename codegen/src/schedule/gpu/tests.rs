@@ -327,3 +327,26 @@ fn rows_too_long_for_registers() {
     let done = compare(&k, &c, &args, &results, 1e-5, "long rows");
     assert_eq!((done.read, done.written), (3 * 3 * 33001 * 4, 3 * 33001 * 4));
 }
+
+#[test]
+fn columns_are_read_once() {
+    let sum = |dims: &[usize]| ops::Reduce { function: Reduce::Sum, dims: dims.to_vec() };
+    for (shape, dims, schedule, launches) in [
+        (&[100usize, 64][..], &[0usize][..], "columns", 1),
+        (&[1000, 10], &[0], "columns in segments", 2),
+        (&[1031, 67], &[0], "columns in segments", 2),
+        (&[20000, 4], &[0], "columns in segments", 2),
+        (&[2, 49, 256], &[1], "columns", 1),
+        (&[3, 7, 7, 130], &[1, 2], "columns", 1),
+        (&[17, 66000], &[0], "columns", 1),
+    ] {
+        for d in [DType::F32, DType::F16, DType::I32] {
+            check_traffic(sum(dims), &[Type::new(d, shape)], 1e-4, schedule, launches);
+        }
+        let [dim] = dims[..] else { continue };
+        check_fast(ops::ArgMax { dim }, &[f32s(shape)], 0.0);
+    }
+    let norm = ops::Standardize { dims: vec![0, 1, 2], epsilon: 1e-3 };
+    let done = check_fast(norm, &[f32s(&[4, 9, 8, 64])], 1e-5);
+    assert_eq!(done.schedule, "stages");
+}

@@ -14,6 +14,7 @@ mod reduce;
 mod value;
 
 pub(super) use index::moves_groups;
+pub(super) use memory::access_lanes;
 pub(super) use value::Val;
 use value::vectorizes;
 
