@@ -1,6 +1,7 @@
 //! Which schedule computes a nest, and in how many launches.
 //!
-//! Contractions: [`product`]. Without reductions: [`pointwise`]. Reductions of few elements run inside a thread of that schedule. Others run along
+//! Contractions: [`product`]. Without reductions: [`pointwise`], or [`transpose`] where something is read along
+//! another axis. Reductions of few elements run inside a thread of that schedule. Others run along
 //! rows where their elements lie next to each other ([`rows`]), else along columns ([`columns`]). Where few results are reduced from
 //! many elements, segments of them are reduced in a first launch and combined in a second. What no schedule computes in
 //! one launch is divided: reductions first, which a later launch reads.
@@ -9,7 +10,8 @@ use super::columns::{self, Columns};
 use super::launch::{Array, Arrays, positions};
 use super::rows::{self, Rows};
 use super::shape::{self, Segments, Split, divide, normalise, reductions};
-use super::{ALIGNMENT, Argument, GpuKernel, Launch, pointwise, product};
+use super::transpose::Transposed;
+use super::{ALIGNMENT, Argument, GpuKernel, Launch, pointwise, product, transpose};
 use crate::schedule::nest::{Nest, NodeId, Op, coefficient};
 use crate::schedule::rows::window_inside;
 use intwain_ir::DType;
@@ -57,6 +59,10 @@ struct Program<'a> {
 impl Program<'_> {
     /// Adds the launches that compute a nest; gives the name of what they do.
     fn add(&mut self, nest: &Nest, arrays: &Arrays) -> &'static str {
+        if let Some(t) = Transposed::find(nest) {
+            self.launches.push(transpose::launch(self.name, nest, arrays, &t));
+            return "transpose";
+        }
         if reductions(nest).next().is_none() {
             self.launches.push(pointwise::launch(self.name, nest, arrays));
             return "pointwise";

@@ -64,12 +64,6 @@ impl<'n> Draft<'n> {
         Draft { l: Loops::new(b, nest, inputs, Vectors::Aligned), outputs, args }
     }
 
-    /// Adds a parameter besides.
-    pub(super) fn param(&mut self, a: &Array, access: Access) -> Place {
-        self.args.push(a.argument);
-        self.l.b.aligned_param(a.dtype, a.elements, access, ALIGNMENT)
-    }
-
     pub(super) fn finish(self) -> Launch {
         Launch { kernel: self.l.b.finish(), args: self.args }
     }

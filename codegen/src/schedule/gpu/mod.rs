@@ -15,6 +15,7 @@ mod rows;
 mod scatter;
 mod shape;
 mod team;
+mod transpose;
 
 #[cfg(test)]
 pub(crate) mod harness;

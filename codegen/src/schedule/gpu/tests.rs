@@ -6,7 +6,7 @@ use super::{Gpu, GpuKernel, harness, shape};
 use crate::schedule::nest::Nest;
 use crate::schedule::tests::tensor;
 use intwain_ir::compute::Compute;
-use intwain_ir::kernel::{self, Entry, verify};
+use intwain_ir::kernel::{Entry, Inst, Stmt};
 use intwain_ir::ops::{self, Body, Op};
 use intwain_ir::scalar::{Binary, Reduce, Unary};
 use intwain_ir::{DType, Tensor, Type, interp};
@@ -349,4 +349,35 @@ fn columns_are_read_once() {
     let norm = ops::Standardize { dims: vec![0, 1, 2], epsilon: 1e-3 };
     let done = check_fast(norm, &[f32s(&[4, 9, 8, 64])], 1e-5);
     assert_eq!(done.schedule, "stages");
+}
+
+#[test]
+fn transposition_moves_groups_both_ways() {
+    let transpose = |perm: &[usize]| ops::Transpose { perm: perm.to_vec() };
+    for (shape, perm, schedule) in [
+        (&[64usize, 32][..], &[1usize, 0][..], "transpose"),
+        (&[63, 33], &[1, 0], "transpose"),
+        (&[65, 128], &[1, 0], "transpose"),
+        (&[100, 36], &[1, 0], "transpose"),
+        (&[3, 49, 64], &[0, 2, 1], "transpose"),
+        (&[2, 17, 3, 40], &[0, 2, 3, 1], "transpose"),
+        (&[2, 12, 3, 8], &[0, 2, 1, 3], "pointwise"),
+        (&[66000, 3], &[1, 0], "pointwise"),
+    ] {
+        for d in [DType::F32, DType::BF16, DType::I8, DType::F64] {
+            check_traffic(transpose(perm), &[Type::new(d, shape)], 0.0, schedule, 1);
+        }
+    }
+    // y = x^T · z + x^T, read along both.
+    let (x, z) = (f32s(&[40, 72]), f32s(&[72, 40]));
+    let mut c = Compute::new(&z.shape);
+    let at = c.position();
+    let turned = c.load(0, &x, vec![at[1].clone(), at[0].clone()]);
+    let straight = c.load(1, &z, at);
+    let y = c.binary(Binary::Mul, turned, straight);
+    let y = c.binary(Binary::Add, y, turned);
+    let c = c.with_results([y]);
+    let args = [tensor(&x, 1), tensor(&z, 2)];
+    let done = check(Which::Fast, &c, &args, &[z], 0.0, "a product with a transposed factor");
+    assert_eq!((done.schedule, done.read, done.written), ("transpose", 2 * 40 * 72 * 4, 40 * 72 * 4));
 }
