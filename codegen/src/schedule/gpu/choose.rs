@@ -1,8 +1,13 @@
 //! Which schedule computes a nest, and in how many launches.
 //!
+<<<<<<< HEAD
 //! Contractions: [`product`]. Without reductions: [`pointwise`], or [`transpose`] where something is read along
 //! another axis. Reductions of few elements run inside a thread of that schedule. Others run along
 //! rows where their elements lie next to each other ([`rows`]), else along columns ([`columns`]). Where few results are reduced from
+=======
+//! Contractions: [`tensor`] where factors have 16 bits or may be rounded, else [`product`]. Without reductions:
+//! [`pointwise`]. Reductions of few elements run inside a thread of that schedule. Others run along rows where their elements lie next to each other ([`rows`]), else along columns. Where few results are reduced from
+>>>>>>> dada14a (GPU: contraction on tensor cores)
 //! many elements, segments of them are reduced in a first launch and combined in a second. What no schedule computes in
 //! one launch is divided: reductions first, which a later launch reads.
 
@@ -10,8 +15,12 @@ use super::columns::{self, Columns};
 use super::launch::{Array, Arrays, positions};
 use super::rows::{self, Rows};
 use super::shape::{self, Segments, Split, divide, normalise, reductions};
+<<<<<<< HEAD
 use super::transpose::Transposed;
 use super::{ALIGNMENT, Argument, GpuKernel, Launch, pointwise, product, transpose};
+=======
+use super::{ALIGNMENT, Argument, GpuKernel, Launch, Precision, pointwise, product, tensor};
+>>>>>>> dada14a (GPU: contraction on tensor cores)
 use crate::schedule::nest::{Nest, NodeId, Op, coefficient};
 use crate::schedule::rows::window_inside;
 use intwain_ir::DType;
@@ -31,9 +40,15 @@ const SEGMENT: usize = 4096;
 const COLUMN: usize = 256;
 
 /// Chooses schedules for a nest.
-pub(super) fn schedule(name: &str, mut nest: Nest, arrays: &Arrays) -> GpuKernel {
+pub(super) fn schedule(name: &str, mut nest: Nest, arrays: &Arrays, precision: Precision) -> GpuKernel {
     if positions(&nest, &nest.axes) == 0 {
         return GpuKernel { launches: Vec::new(), workspace: 0, schedule: "nothing" };
+    }
+    if let Some(kernel) = tensor::schedule(name, &nest, arrays, precision, None) {
+        return kernel;
+    }
+    if let Some(kernel) = tensor::schedule(name, &nest, arrays, precision, None) {
+        return kernel;
     }
     if let Some(kernel) = product::schedule(name, &nest, arrays) {
         return kernel;

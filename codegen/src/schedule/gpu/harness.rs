@@ -2,7 +2,7 @@
 
 use super::{ALIGNMENT, Argument, GpuKernel};
 use crate::ptx;
-use intwain_emulator::{AddressSpace, Arg, Device, Launch, Module, Schedule, Stats};
+use intwain_emulator::{AddressSpace, Arg, Device, Launch, LaunchError, Module, Schedule, Stats};
 use intwain_ir::kernel::{Entry, Kernel, verify};
 use intwain_ir::{Tensor, Type};
 
@@ -31,6 +31,21 @@ pub(crate) fn run(kernel: &GpuKernel, operands: &[&Tensor], results: &[&Type]) -
 /// # Panics
 /// As [`run`].
 pub(crate) fn run_under(kernel: &GpuKernel, operands: &[&Tensor], results: &[&Type], schedule: Schedule) -> Outcome {
+    let outcome = attempt(kernel, operands, results, schedule);
+    let text = || kernel.launches.iter().map(|l| ptx::module(&[&l.kernel]).unwrap()).collect::<String>();
+    outcome.unwrap_or_else(|e| panic!("{e}\n{}", text()))
+}
+
+/// Runs a kernel under one schedule up to the first fault.
+///
+/// # Panics
+/// The kernel is malformed or has no PTX, or doesn't write a result everywhere.
+pub(crate) fn attempt(
+    kernel: &GpuKernel,
+    operands: &[&Tensor],
+    results: &[&Type],
+    schedule: Schedule,
+) -> Result<Outcome, LaunchError> {
     let space = AddressSpace::default();
     let mut device = Device::new(&space, 0);
     device.schedule = schedule;
@@ -53,14 +68,14 @@ pub(crate) fn run_under(kernel: &GpuKernel, operands: &[&Tensor], results: &[&Ty
         let shape = Launch { grid: blocks, block: threads, shared: launch.kernel.buffer_offsets().1 as u32 };
         let module = module.as_ref().expect("there are kernels");
         let done = device.launch(module, &launch.kernel.name, shape, &args);
-        stats.push(done.unwrap_or_else(|e| panic!("{e}\n{text}")));
+        stats.push(done?);
     }
     let results = results.iter().zip(&outputs).map(|(ty, &at)| {
         let mut t = Tensor::zeros((*ty).clone());
         device.read(at, &mut t.data).unwrap_or_else(|e| panic!("{e}: a result is not written everywhere"));
         t
     });
-    Outcome { results: results.collect(), stats }
+    Ok(Outcome { results: results.collect(), stats })
 }
 
 fn upload(device: &Device, data: &[u8]) -> u64 {

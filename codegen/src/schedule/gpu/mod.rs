@@ -15,6 +15,7 @@ mod rows;
 mod scatter;
 mod shape;
 mod team;
+mod tensor;
 mod transpose;
 
 #[cfg(test)]
@@ -23,6 +24,7 @@ pub(crate) mod harness;
 mod tests;
 
 pub use exchange::{Exchange, ExchangeArgument, FLAG_BYTES};
+pub use tensor::Tile;
 
 use crate::schedule::nest::Nest;
 use intwain_ir::compute::Compute;
@@ -85,7 +87,21 @@ pub struct GpuKernel {
 impl Gpu {
     /// Chooses how to compute something. `name` says in listings what the kernel is for.
     pub fn schedule(&self, name: &str, compute: &Compute, operands: &[&Type], results: &[&Type]) -> GpuKernel {
-        choose::schedule(name, Nest::new(compute, operands), &launch::Arrays::new(operands, results))
+        choose::schedule(name, Nest::new(compute, operands), &launch::Arrays::new(operands, results), self.precision)
+    }
+
+    /// A contraction on tensor cores with a tile of one's choice; `None` where this precision or this tile doesn't allow
+    /// it.
+    pub fn schedule_tile(
+        &self,
+        name: &str,
+        compute: &Compute,
+        operands: &[&Type],
+        results: &[&Type],
+        tile: &Tile,
+    ) -> Option<GpuKernel> {
+        let arrays = launch::Arrays::new(operands, results);
+        tensor::schedule(name, &Nest::new(compute, operands), &arrays, self.precision, Some(tile))
     }
 
     /// The plain schedule: one thread an element, reductions one element after another. The CPU's bits, slowly: the

@@ -23,9 +23,9 @@ fn compute_of(op: impl Into<Op>, args: &[Type]) -> (Compute, Vec<Type>) {
 }
 
 fn kernel(compute: &Compute, args: &[Type], results: &[Type]) -> GpuKernel {
-    let list = |types: &'_ [Type]| types.to_vec();
-    let (args, results) = (list(args), list(results));
-    Gpu::default().schedule("k", compute, &args.iter().collect::<Vec<_>>(), &results.iter().collect::<Vec<_>>())
+    let (args, results): (Vec<&Type>, Vec<&Type>) = (args.iter().collect(), results.iter().collect());
+    let product = super::schedule("k", &Nest::new(compute, &args), &Arrays::new(&args, &results));
+    product.unwrap_or_else(|| Gpu::default().schedule("k", compute, &args, &results))
 }
 
 fn filled(args: &[Type]) -> Vec<Tensor> {

@@ -1,0 +1,318 @@
+//! From accumulators to results.
+//!
+//! Accumulators go through shared memory, so that a thread gets neighbouring columns: every warp writes its own part in
+//! vectors as they come from its registers, and reads vectors of which each thread composes its columns. The staged
+//! value is the sum, or its conversion to 16 bits where that is all that is needed. What follows is computed on 4 or 8
+//! columns at a time and stored in pieces of 16 bytes.
+
+use super::layout::{LANES, Tile, halved, low_bits, times};
+use super::place::positions_at;
+use super::problem::Problem;
+use super::product::{Accumulators, Lane};
+use crate::schedule::gpu::launch::Draft;
+use crate::schedule::loops::{Bound, Loops, Val};
+use intwain_ir::DType;
+use intwain_ir::compute::Axis;
+use intwain_ir::kernel::{Inst, Place, Reg, RegType, Stmt};
+use intwain_ir::scalar::{Binary, Compare};
+use smallvec::SmallVec;
+
+/// How a warp's sums lie in shared memory: for every row, sets of four vectors, one from each lane that has sums of the
+/// row. A vector has the words of several column tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Staging {
+    /// Rows and columns of a warp.
+    pub(super) warp: [usize; 2],
+    /// Words of two neighbouring columns.
+    pub(super) pair: usize,
+    /// Columns that a thread takes from it at a time.
+    pub(super) width: usize,
+}
+
+impl Staging {
+    pub(super) fn new(problem: &Problem, tile: &Tile) -> Staging {
+        Staging { warp: tile.warp(), pair: problem.words_of_pair(), width: problem.width() }
+    }
+
+    /// Words of a vector: so many that every lane has something to read.
+    pub(super) fn vector(self) -> usize {
+        let least_sets = (LANES * self.width / 8 / self.warp[0]).max(1);
+        (self.warp[1] / 8 * self.pair / least_sets).min(4)
+    }
+
+    /// Sets of a row.
+    pub(super) fn sets(self) -> usize {
+        self.warp[1] / 8 * self.pair / self.vector()
+    }
+
+    /// Column tiles of a vector: `set`, `set + sets`, …
+    pub(super) fn tiles(self) -> usize {
+        self.vector() / self.pair
+    }
+
+    /// Words of a warp's part.
+    pub(super) fn words(self) -> usize {
+        self.warp[0] * self.sets() * 4 * self.vector()
+    }
+
+    /// What the vectors of a set are turned by, so that neither writing nor reading meets a bank twice.
+    #[cfg(test)]
+    pub(super) fn turn(self, row: usize, set: usize) -> usize {
+        match self.sets() {
+            1 => (row >> 1) & 3,
+            2 => (row & 3) ^ ((row & 1) << 2),
+            _ => ((set >> 1) & 1) ^ ((row & 1) * 6),
+        }
+    }
+
+    /// First word of the vector of lane `quarter` of four, of a set of a row.
+    #[cfg(test)]
+    pub(super) fn index(self, row: usize, set: usize, quarter: usize) -> usize {
+        (row * self.sets() * 4 + ((set * 4 + quarter) ^ self.turn(row, set))) * self.vector()
+    }
+
+    /// [`Staging::turn`] in registers, for sets that are a register plus nothing.
+    fn emit_turn(self, l: &mut Loops<'_>, row: Reg, set: Reg) -> Reg {
+        match self.sets() {
+            1 => {
+                let half = halved(&mut l.b, row, 1);
+                low_bits(&mut l.b, half, 4)
+            }
+            2 => {
+                let (low, odd) = (low_bits(&mut l.b, row, 4), low_bits(&mut l.b, row, 2));
+                let high = times(&mut l.b, odd, 4);
+                l.b.binary(Binary::Xor, low, high)
+            }
+            _ => {
+                let (half, odd) = (halved(&mut l.b, set, 1), low_bits(&mut l.b, row, 2));
+                let (low, high) = (low_bits(&mut l.b, half, 2), times(&mut l.b, odd, 6));
+                l.b.binary(Binary::Xor, low, high)
+            }
+        }
+    }
+}
+
+/// Registers of a thread that don't change from row to row.
+struct Reader {
+    /// First row that the thread reads, and how many rows on the next is.
+    row: Reg,
+    rows_at_once: usize,
+    /// First column in the warp's first column tile of the set.
+    column: Reg,
+    /// First words of the vectors read.
+    vectors: Vec<Reg>,
+}
+
+/// Stages the sums of a block, computes what follows and stores it. `first` are its first row and column.
+pub(super) fn emit(
+    d: &mut Draft<'_>,
+    problem: &Problem,
+    tile: &Tile,
+    memory: Place,
+    lane: &Lane,
+    sums: &Accumulators,
+    first: [Reg; 2],
+) {
+    let staging = Staging::new(problem, tile);
+    d.l.b.push(Stmt::Barrier);
+    let thread = d.thread();
+    let warp = halved(&mut d.l.b, thread, LANES.trailing_zeros());
+    let start = times(&mut d.l.b, warp, staging.words());
+    write(&mut d.l, problem, &staging, memory, lane, sums, start);
+    d.l.b.push(Stmt::Barrier);
+    let reader = Reader::new(&mut d.l, &staging, lane, start);
+    let rows = staging.warp[0] / reader.rows_at_once;
+    let read: Vec<Vec<Vec<Reg>>> = (0..rows)
+        .map(|n| {
+            let offset = n * reader.rows_at_once * staging.sets() * 4 * staging.vector();
+            let vectors = reader.vectors.iter();
+            vectors.map(|&v| words(&mut d.l, memory, v, offset as i64, staging.vector())).collect()
+        })
+        .collect();
+    let [row, column] = [0, 1].map(|i| d.l.b.binary(Binary::Add, first[i], lane.warp[i]));
+    let row = d.l.b.binary(Binary::Add, row, reader.row);
+    let column = d.l.b.binary(Binary::Add, column, reader.column);
+    for q in 0..staging.tiles() {
+        let from = (column, (8 * staging.sets() * q) as i64);
+        let columns: Vec<Vec<Reg>> =
+            read.iter().map(|vectors| staged(&mut d.l, problem, &staging, vectors, q)).collect();
+        strip(d, problem, tile, (row, reader.rows_at_once), from, &columns);
+    }
+}
+
+/// Writes a warp's sums.
+fn write(
+    l: &mut Loops<'_>,
+    problem: &Problem,
+    staging: &Staging,
+    memory: Place,
+    lane: &Lane,
+    sums: &Accumulators,
+    start: Reg,
+) {
+    let (row, quarter) = (halved(&mut l.b, lane.lane, 2), low_bits(&mut l.b, lane.lane, 4));
+    let dtype = problem.nest.nodes[problem.cut].dtype;
+    let pitch = staging.sets() * 4 * staging.vector();
+    for set in 0..staging.sets() {
+        let which = l.b.index(set as i64);
+        let turn = staging.emit_turn(l, row, which);
+        let before = l.b.index(set as i64 * 4);
+        let at = l.b.binary(Binary::Add, before, quarter);
+        let at = l.b.binary(Binary::Xor, at, turn);
+        let at = times(&mut l.b, at, staging.vector());
+        let line = times(&mut l.b, row, pitch);
+        let line = l.b.binary(Binary::Add, start, line);
+        let index = l.b.binary(Binary::Add, line, at);
+        for (i, tiles) in sums.iter().enumerate() {
+            for half in 0..2 {
+                let columns = (0..staging.tiles()).map(|q| &tiles[set + q * staging.sets()]);
+                let words: SmallVec<[Reg; 4]> =
+                    columns.flat_map(|c| pair(l, dtype, [c[2 * half], c[2 * half + 1]])).collect();
+                let value = vector(l, words);
+                // The turn of a row is that of the eighth after it.
+                l.b.store(memory, index, ((16 * i + 8 * half) * pitch) as i64, value);
+            }
+        }
+    }
+}
+
+/// The words of two neighbouring sums as they are staged.
+fn pair(l: &mut Loops<'_>, dtype: DType, sums: [Reg; 2]) -> SmallVec<[Reg; 2]> {
+    let word = RegType::scalar(DType::U32);
+    match dtype {
+        DType::F32 => sums.iter().map(|&x| l.b.inst(word, Inst::Bits(x))).collect(),
+        _ => {
+            let ty = RegType { dtype: DType::F32, lanes: 2 };
+            let both = l.b.inst(ty, Inst::Pack(SmallVec::from_slice(&sums)));
+            let both = l.b.cast(dtype, both);
+            SmallVec::from_iter([l.b.inst(word, Inst::Bits(both))])
+        }
+    }
+}
+
+fn vector(l: &mut Loops<'_>, words: SmallVec<[Reg; 4]>) -> Reg {
+    match words.len() {
+        1 => words[0],
+        n => l.b.inst(RegType { dtype: DType::U32, lanes: n as u8 }, Inst::Pack(words)),
+    }
+}
+
+/// The words of a vector in shared memory.
+fn words(l: &mut Loops<'_>, memory: Place, index: Reg, offset: i64, n: usize) -> Vec<Reg> {
+    let v = l.b.load(memory, index, offset, n as u8);
+    if n == 1 {
+        return vec![v];
+    }
+    (0..n as u8).map(|lane| l.b.inst(RegType::scalar(DType::U32), Inst::Extract(v, lane))).collect()
+}
+
+impl Reader {
+    fn new(l: &mut Loops<'_>, staging: &Staging, lane: &Lane, start: Reg) -> Reader {
+        let parts = 8 / staging.width;
+        let at_once = LANES / (staging.sets() * parts);
+        let part = low_bits(&mut l.b, lane.lane, parts);
+        let rest = halved(&mut l.b, lane.lane, parts.trailing_zeros());
+        let set = low_bits(&mut l.b, rest, staging.sets());
+        let row = halved(&mut l.b, rest, staging.sets().trailing_zeros());
+        let (tile, within) = (times(&mut l.b, set, 8), times(&mut l.b, part, staging.width));
+        let column = l.b.binary(Binary::Add, tile, within);
+        let turn = staging.emit_turn(l, row, set);
+        let line = times(&mut l.b, row, staging.sets() * 4 * staging.vector());
+        let line = l.b.binary(Binary::Add, start, line);
+        let (first, quarters) = (times(&mut l.b, set, 4), staging.width / 2);
+        let before = times(&mut l.b, part, quarters);
+        let first = l.b.binary(Binary::Add, first, before);
+        let vectors = (0..quarters as i64).map(|quarter| {
+            let quarter = l.b.index(quarter);
+            let at = l.b.binary(Binary::Add, first, quarter);
+            let at = l.b.binary(Binary::Xor, at, turn);
+            let at = times(&mut l.b, at, staging.vector());
+            l.b.binary(Binary::Add, line, at)
+        });
+        let vectors = vectors.collect();
+        Reader { row, rows_at_once: at_once, column, vectors }
+    }
+}
+
+/// The staged values of neighbouring columns: of column tile `q` of every vector.
+fn staged(l: &mut Loops<'_>, problem: &Problem, staging: &Staging, vectors: &[Vec<Reg>], q: usize) -> Vec<Reg> {
+    let dtype = problem.nest.nodes[problem.cut].dtype;
+    let words = vectors.iter().flat_map(|v| v[q * staging.pair..][..staging.pair].iter().copied());
+    let words: Vec<Reg> = words.collect();
+    match dtype {
+        DType::F32 => words.iter().map(|&w| l.b.inst(RegType::scalar(DType::F32), Inst::Bits(w))).collect(),
+        _ => words
+            .iter()
+            .flat_map(|&w| {
+                let both = l.b.inst(RegType { dtype, lanes: 2 }, Inst::Bits(w));
+                [0, 1].map(|lane| l.b.inst(RegType::scalar(dtype), Inst::Extract(both, lane)))
+            })
+            .collect(),
+    }
+}
+
+/// Finishes neighbouring columns of all rows of a thread.
+fn strip(
+    d: &mut Draft<'_>,
+    problem: &Problem,
+    tile: &Tile,
+    (row, step): (Reg, usize),
+    (column, shift): (Reg, i64),
+    values: &[Vec<Reg>],
+) {
+    let [m, n, ..] = problem.extents();
+    let together = problem.together();
+    for part in 0..problem.width() / together {
+        let from = (column, shift + (part * together) as i64);
+        let inside = (!n.is_multiple_of(tile.columns)).then(|| below(d, from, n));
+        // What loads depend on must stand behind the conditions.
+        d.when(inside, |d| {
+            let mut bounds = positions_at(&mut d.l.b, &problem.nest, &problem.columns, from);
+            widen(&mut bounds, problem, together);
+            d.l.push_scope(bounds.clone());
+            share_address(d, problem, row);
+            for (i, lanes) in values.iter().enumerate() {
+                let at = (row, (i * step) as i64);
+                let inside = (!m.is_multiple_of(tile.rows)).then(|| below(d, at, m));
+                let lanes = &lanes[part * together..][..together];
+                d.when(inside, |d| finish(d, problem, at, &bounds, lanes));
+            }
+            d.l.pop_scope();
+        });
+    }
+}
+
+/// Forms the address in a result of the first row, so that those of other rows, behind conditions, differ by constants.
+fn share_address(d: &mut Draft<'_>, problem: &Problem, row: Reg) {
+    let at = positions_at(&mut d.l.b, &problem.nest, &problem.rows, (row, 0));
+    d.l.push_scope(at);
+    let _ = d.l.address(&problem.nest.store);
+    d.l.pop_scope();
+}
+
+/// Finishes neighbouring columns of a row.
+fn finish(d: &mut Draft<'_>, problem: &Problem, at: (Reg, i64), columns: &[(Axis, Bound)], lanes: &[Reg]) {
+    let mut at = positions_at(&mut d.l.b, &problem.nest, &problem.rows, at);
+    if at.is_empty() {
+        // The sums need a scope of their own.
+        at.extend_from_slice(columns);
+    }
+    d.l.push_scope(at);
+    d.l.define(problem.cut, Val { regs: lanes.into(), lanes: 1 });
+    d.elements(lanes.len());
+    d.l.pop_scope();
+}
+
+fn below(d: &mut Draft<'_>, (at, shift): (Reg, i64), extent: usize) -> Reg {
+    let bound = d.l.b.index(extent as i64 - shift);
+    d.l.b.compare(Compare::Lt, at, bound)
+}
+
+/// Makes the last column axis several neighbouring positions.
+fn widen(bounds: &mut [(Axis, Bound)], problem: &Problem, together: usize) {
+    let last = problem.columns.last();
+    for (axis, bound) in bounds.iter_mut().filter(|(a, _)| Some(a) == last) {
+        debug_assert!(problem.nest.extent(*axis).is_multiple_of(together));
+        *bound = Bound { width: together, ..*bound }.multiple_of(together as i64);
+    }
+}
