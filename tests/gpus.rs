@@ -64,7 +64,8 @@ fn programs_give_the_same_through_the_driver_as_on_emulated_devices() {
         let out = folder.path().join("out.npz");
         let (inputs, outputs) = (example("pairs.npz"), out.display().to_string());
         let model = example("two_tower.json");
-        let words = ["run", &model, "--inputs", &inputs, "--outputs", &outputs, "--devices", devices, "--split", split, "-q"];
+        let words =
+            ["run", &model, "--inputs", &inputs, "--outputs", &outputs, "--devices", devices, "--split", split, "-q"];
         let ran = intwain(&words, Some(libraries.path()));
         assert!(ran.status.success(), "{devices} {split}: {}", text(&ran.stderr));
         std::fs::read(out).unwrap()

@@ -1,7 +1,8 @@
 //! The driver of `cuda:N` devices.
 
-use super::driver::{Address, Driver, DriverError, Module, Shape};
+use super::driver::{Address, Driver, DriverError, Event, Module, Shape};
 use crate::cuda::{CudaDevice, CudaError, CudaModule};
+use intwain_passes::listing::Stream;
 use std::sync::Arc;
 
 /// A GPU under the name of a device.
@@ -66,7 +67,7 @@ impl Driver for Cuda {
         unsafe { self.device.read(from.0, out) }.map_err(failed(&self.name))
     }
 
-    fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<(), DriverError> {
+    fn copy(&self, _: Stream, from: Address, to: Address, bytes: usize) -> Result<(), DriverError> {
         // SAFETY: as for `write`.
         unsafe { self.device.copy(to.0, from.0, bytes) }.map_err(failed(&self.name))
     }
@@ -81,6 +82,10 @@ impl Driver for Cuda {
         Ok(Box::new(Loaded { name: self.name.clone(), device: self.device.clone(), module }))
     }
 
+    fn record(&self, _: Stream) -> Result<Box<dyn Event>, DriverError> {
+        Ok(Box::new(InOrder))
+    }
+
     fn synchronise(&self) -> Result<(), DriverError> {
         self.device.synchronize().map_err(failed(&self.name))
     }
@@ -91,6 +96,15 @@ impl Driver for Cuda {
     fn resume(&self) {}
 }
 
+/// An event where all commands of a device are in one stream, whose order is that of the calls.
+struct InOrder;
+
+impl Event for InOrder {
+    fn wait(&self, _: Stream) -> Result<(), DriverError> {
+        Ok(())
+    }
+}
+
 /// Code on a GPU.
 struct Loaded {
     name: String,
@@ -99,7 +113,7 @@ struct Loaded {
 }
 
 impl Module for Loaded {
-    fn launch(&self, kernel: usize, shape: Shape, args: &[Address]) -> Result<(), DriverError> {
+    fn launch(&self, _: Stream, kernel: usize, shape: Shape, args: &[Address]) -> Result<(), DriverError> {
         let Shape { grid, block, shared } = shape;
         let args: Vec<u64> = args.iter().map(|a| a.0).collect();
         // SAFETY: the kernel was made for as many pointers, which lead to buffers of the sizes it was made for; the
