@@ -1,13 +1,9 @@
 //! Which schedule computes a nest, and in how many launches.
 //!
-<<<<<<< HEAD
-//! Contractions: [`product`]. Without reductions: [`pointwise`], or [`transpose`] where something is read along
-//! another axis. Reductions of few elements run inside a thread of that schedule. Others run along
-//! rows where their elements lie next to each other ([`rows`]), else along columns ([`columns`]). Where few results are reduced from
-=======
 //! Contractions: [`tensor`] where factors have 16 bits or may be rounded, else [`product`]. Without reductions:
-//! [`pointwise`]. Reductions of few elements run inside a thread of that schedule. Others run along rows where their elements lie next to each other ([`rows`]), else along columns. Where few results are reduced from
->>>>>>> dada14a (GPU: contraction on tensor cores)
+//! [`pointwise`], or [`transpose`] where something is read along another axis. Reductions of few elements run inside a
+//! thread of that schedule. Others run along rows where their elements lie next to each other ([`rows`]), else along
+//! columns ([`columns`]). Where few results are reduced from
 //! many elements, segments of them are reduced in a first launch and combined in a second. What no schedule computes in
 //! one launch is divided: reductions first, which a later launch reads.
 
@@ -15,12 +11,8 @@ use super::columns::{self, Columns};
 use super::launch::{Array, Arrays, positions};
 use super::rows::{self, Rows};
 use super::shape::{self, Segments, Split, divide, normalise, reductions};
-<<<<<<< HEAD
 use super::transpose::Transposed;
-use super::{ALIGNMENT, Argument, GpuKernel, Launch, pointwise, product, transpose};
-=======
-use super::{ALIGNMENT, Argument, GpuKernel, Launch, Precision, pointwise, product, tensor};
->>>>>>> dada14a (GPU: contraction on tensor cores)
+use super::{ALIGNMENT, Argument, GpuKernel, Launch, Precision, pointwise, product, tensor, transpose};
 use crate::schedule::nest::{Nest, NodeId, Op, coefficient};
 use crate::schedule::rows::window_inside;
 use intwain_ir::DType;
