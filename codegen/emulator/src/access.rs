@@ -4,6 +4,7 @@ use crate::error::FaultKind;
 use crate::lower_memory::{CONST_WINDOW, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
 use crate::memory::Layout;
 use crate::op::{Access, Address, Class, Order, Scope, Space};
+use crate::race::{self, Strength};
 use crate::regs::lanes;
 use crate::scalar::keep;
 use crate::stats::consecutive;
@@ -127,7 +128,7 @@ fn load_from(
             let shape = layout(at, whole, exec);
             load_global(m, a, at, shape, exec)?;
             m.tally.read(at, whole, exec, shape);
-            Ok(())
+            if m.warp.observer.is_some() { observe_load(m, a, at, shape, exec) } else { Ok(()) }
         }
         Space::Local | Space::Const | Space::Param => {
             let (bytes, context) = (a.ty.bytes(), m.context);
@@ -138,6 +139,53 @@ fn load_from(
             })
         }
     }
+}
+
+/// Notes global accesses of a warp for the race check.
+pub(crate) fn note(
+    m: &mut Machine<'_, '_>,
+    at: &[u64; 32],
+    bytes: u32,
+    exec: u32,
+    shape: Layout,
+    (strength, write): (Strength, bool),
+) -> Result<(), Trouble> {
+    let Some(who) = &m.warp.observer else { return Ok(()) };
+    let access = race::Access { who, clocks: &m.warp.clocks, strength, write };
+    m.view.note(at, bytes, exec, shape, &access).map_err(|(k, lane)| (k, lane, Some(at[lane])))
+}
+
+#[inline(never)]
+fn observe_load(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], shape: Layout, exec: u32) -> Result<(), Trouble> {
+    let strength = if a.read_only { Strength::NonCoherent } else { Strength::of(a.order, a.scope) };
+    if a.order != Order::Weak {
+        for lane in lanes(exec) {
+            let (message, who) = (m.view.message(at[lane]), &mut m.warp.observer);
+            if let (Some(message), Some(who)) = (message, who) {
+                who.meets(message, a.order, a.scope);
+            }
+        }
+    }
+    note(m, at, a.ty.bytes() * a.regs.len() as u32, exec, shape, (strength, false))
+}
+
+/// Lets those who acquire from a store know what the warp knows.
+#[inline(never)]
+fn publish(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], exec: u32) {
+    if let Some(who) = &m.warp.observer {
+        let message = who.passes(a.order, a.scope, &m.warp.clocks);
+        lanes(exec).for_each(|lane| m.view.post(at[lane], |_| message.clone()));
+    }
+}
+
+#[inline(never)]
+fn observe_store(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], shape: Layout, exec: u32) -> Result<(), Trouble> {
+    let whole = a.ty.bytes() * a.regs.len() as u32;
+    note(m, at, whole, exec, shape, (Strength::of(a.order, a.scope), true))?;
+    if a.order == Order::Release {
+        m.warp.tick();
+    }
+    Ok(())
 }
 
 /// Loads lane by lane, element by element.
@@ -312,9 +360,12 @@ fn store_to(
         Space::Shared => store_shared(m, a, at, pc, exec),
         Space::Global | Space::Generic => {
             let shape = layout(at, whole, exec);
+            if a.order != Order::Weak && m.warp.observer.is_some() {
+                publish(m, a, at, exec);
+            }
             store_global(m, a, at, shape, exec)?;
             m.tally.write(at, whole, exec, shape);
-            Ok(())
+            if m.warp.observer.is_some() { observe_store(m, a, at, shape, exec) } else { Ok(()) }
         }
         Space::Local => put_elements(m, a, at, exec, store_local),
         Space::Const => put_elements(m, a, at, exec, |_, _, _, _, _| Err(FaultKind::ReadOnly("const"))),

@@ -1,9 +1,10 @@
 //! Read-modify-writes (`atom` and `red`, PTX ISA 9.7.13.5 and 6).
 
-use crate::access::{addresses, check_scope, need_address, resolve};
+use crate::access::{addresses, check_scope, need_address, note, resolve};
 use crate::error::FaultKind;
 use crate::memory::Layout;
-use crate::op::{Atom, AtomOp, Space};
+use crate::op::{Atom, AtomOp, Order, Space};
+use crate::race::Strength;
 use crate::regs::lanes;
 use crate::warp::{Machine, Next, Trouble};
 
@@ -38,8 +39,22 @@ fn one(m: &mut Machine<'_, '_>, a: &Atom, address: u64, lane: usize) -> Result<u
     match space {
         Space::Global | Space::Generic => {
             check_scope(m, a.order, a.scope, at)?;
+            if let Some(who) = &m.warp.observer {
+                let message = who.passes(a.order, a.scope, &m.warp.clocks);
+                m.view.post(at, |older| match message {
+                    Some(message) => Some(message.continues(older)),
+                    None => older.cloned(),
+                });
+            }
             let old = m.view.update(at, bytes, f)?;
             m.tally.write(&[at; 32], bytes, 1, Layout::Same);
+            let met = m.warp.observer.as_mut().zip(a.result.and_then(|_| m.view.message(at)));
+            met.into_iter().for_each(|(who, message)| who.meets(message, a.order, a.scope));
+            let noted = note(m, &[at; 32], bytes, 1 << lane, Layout::Same, (Strength::of(a.order, a.scope), true));
+            noted.map_err(|(kind, _, _)| kind)?;
+            if matches!(a.order, Order::Release | Order::AcqRel) && m.warp.observer.is_some() {
+                m.warp.tick();
+            }
             Ok(old)
         }
         Space::Shared => {

@@ -1,12 +1,14 @@
 //! A block: its warps, shared memory and barriers, scheduled round-robin.
 
 use crate::grid::Context;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Fault, FaultKind, LaunchError};
 use crate::lower::Special;
 use crate::memory::View;
 use crate::op::{BarrierKind, Op, Vote};
+use crate::race::{Known, Observer};
 use crate::regs::lanes;
 use crate::shared::Shared;
 use crate::stats::Tally;
@@ -31,6 +33,8 @@ pub(crate) struct Barrier {
     pub(crate) threads: Option<u32>,
     /// What those that arrived without waiting knew.
     pub(crate) clocks: Vec<u32>,
+    /// The same for what they knew of other blocks.
+    pub(crate) heard: Vec<Arc<Known>>,
     pub(crate) votes: u32,
 }
 
@@ -57,7 +61,23 @@ impl Block {
             warp
         });
         let shared = Shared::new(program.shared_bytes + u64::from(launch.shared), program.granule);
-        Block { id, warps: warps.collect(), shared, barriers: vec![Barrier::default(); 16] }
+        let mut block = Block { id, warps: warps.collect(), shared, barriers: vec![Barrier::default(); 16] };
+        block.observe(context);
+        block
+    }
+
+    /// Numbers the warps for the race check of global memory.
+    fn observe(&mut self, context: &Context<'_>) {
+        let Some(races) = &context.races else { return };
+        let first = races.number(context.device, self.warps.len() as u64);
+        for (index, warp) in self.warps.iter_mut().enumerate() {
+            warp.observer = Some(Box::new(Observer::new(first, index as u32, races.launch, races.start.clone())));
+        }
+    }
+
+    /// What its warps have learned of other blocks.
+    pub(crate) fn learned(&self) -> impl Iterator<Item = &Arc<Known>> {
+        self.warps.iter().filter_map(|w| w.observer.as_ref().map(|o| &o.known))
     }
 
     /// Makes it another block of the same launch.
@@ -65,6 +85,7 @@ impl Block {
         self.id = id;
         self.shared.reset();
         self.barriers.fill(Barrier::default());
+        self.observe(context);
         for warp in &mut self.warps {
             warp.reset(context.program);
             for &(special, reg) in &context.program.specials {
@@ -128,6 +149,13 @@ impl Block {
             known.resize(self.warps.len(), 0);
             for warp in self.warps.iter().filter(|w| waits(w)) {
                 known.iter_mut().zip(&warp.clocks).for_each(|(k, &c)| *k = (*k).max(c));
+            }
+            if context.races.is_some() {
+                let all = self.warps.iter().filter(|w| waits(w)).filter_map(|w| w.observer.as_ref()).map(|o| &o.known);
+                let together = Known::together(all.chain(&barrier.heard).cloned());
+                for observer in self.warps.iter_mut().filter(|w| waits(w)).filter_map(|w| w.observer.as_mut()) {
+                    observer.known = together.clone();
+                }
             }
             for warp in self.warps.iter_mut().filter(|w| waits(w)) {
                 warp.clocks.iter_mut().zip(&known).for_each(|(c, &k)| *c = (*c).max(k));

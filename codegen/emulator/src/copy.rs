@@ -1,11 +1,12 @@
 //! Asynchronous copies from global to shared memory (`cp.async`, PTX ISA 9.7.9.25): checked and marked at issue,
 //! carried out then or at the wait that forces them.
 
-use crate::access::{addresses, aligned, layout, need_address, shared_addresses};
+use crate::access::{addresses, aligned, layout, need_address, note, shared_addresses};
 use crate::device::Schedule;
 use crate::error::FaultKind;
 use crate::fast;
 use crate::op::{Address, Reg};
+use crate::race::Strength;
 use crate::regs::lanes;
 use crate::warp::{Machine, Trouble};
 
@@ -49,6 +50,19 @@ pub(crate) fn issue(
     transfer(m, &copy, exec, m.context.schedule == Schedule::Early).map_err(|(k, lane)| (k, lane, Some(from[lane])))?;
     m.warp.copies.push(copy);
     count(m, &from, &source, bytes, reading);
+    if m.warp.observer.is_some() { observe(m, &from, &source, reading) } else { Ok(()) }
+}
+
+/// Notes the reads for the race check.
+#[inline(never)]
+fn observe(m: &mut Machine<'_, '_>, from: &[u64; 32], source: &[u32; 32], reading: u32) -> Result<(), Trouble> {
+    let mut rest = reading;
+    while rest != 0 {
+        let bytes = source[rest.trailing_zeros() as usize];
+        let alike = fast::mask(|lane| source[lane] == bytes) & rest;
+        rest &= !alike;
+        note(m, from, bytes, alike, layout(from, bytes, alike), (Strength::Weak, false))?;
+    }
     Ok(())
 }
 

@@ -1,13 +1,14 @@
 //! The host's side: modules, devices, launches.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::error::{HostError, LaunchError, ParseError};
-use crate::grid;
+use crate::grid::{self, Races};
 use crate::lower::{Program, lower};
 use crate::memory::AddressSpace;
+use crate::race::{DEVICES, Known};
 use crate::stats::Stats;
 use crate::syntax;
 
@@ -118,6 +119,22 @@ pub struct Device {
     /// Set by anybody, it ends launches with [`FaultKind::Cancelled`](crate::FaultKind::Cancelled). Give several devices
     /// the same flag to stop one that waits for another which failed.
     pub cancel: Arc<AtomicBool>,
+    /// Whether global memory is checked for races between warps, blocks and devices, and `.nc` loads for bytes that
+    /// their launch writes. All devices of a space need the same answer; launches of one device must not overlap; 16
+    /// devices are told apart. Blocks then run in one thread.
+    pub global_races: Check,
+    /// What its launches learned of other devices so far.
+    known: Mutex<Known>,
+}
+
+/// Whether an optional check is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Check {
+    /// It is not.
+    #[default]
+    Off,
+    /// It is.
+    On,
 }
 
 impl Device {
@@ -131,6 +148,8 @@ impl Device {
             patience: Duration::from_secs(20),
             workers: 1,
             cancel: Arc::default(),
+            global_races: Check::default(),
+            known: Mutex::default(),
         }
     }
 
@@ -220,6 +239,8 @@ impl Device {
         let program = module.programs.iter().find(|p| p.name == kernel);
         let program = program.ok_or_else(|| LaunchError::NoKernel(kernel.to_owned()))?;
         grid::check_shape(program, launch)?;
+        let checked = self.global_races == Check::On && (self.ordinal as usize) < DEVICES;
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let context = grid::Context {
             program,
             launch,
@@ -230,11 +251,15 @@ impl Device {
             patience: self.patience,
             cancel: &self.cancel,
             beats: self.space.beats(),
+            races: checked.then(|| Races::new(&self.space, self.ordinal, known().clone())),
         };
-        let workers = if program.independent { self.workers } else { 1 };
-        match workers {
-            0 | 1 => grid::run(&context, &self.space),
-            _ => grid::run_parallel(&context, &self.space, workers),
+        let stats = match self.workers {
+            2.. if program.independent && !checked => grid::run_parallel(&context, &self.space, self.workers),
+            _ => grid::run(&context, &self.space),
+        };
+        if let Some(races) = context.races {
+            *known() = races.end();
         }
+        stats
     }
 }

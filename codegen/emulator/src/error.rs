@@ -141,6 +141,19 @@ pub enum FaultKind {
         /// Which pair of accesses.
         how: &'static str,
     },
+    /// Two accesses to global memory, at least one a write, that no release and acquire orders.
+    #[error("global memory race with {} ({how})", other_party(*device, *block))]
+    GlobalRace {
+        /// Which pair of accesses.
+        how: &'static str,
+        /// The device that made the other access.
+        device: u32,
+        /// Linear index of the other block, if it belongs to the same launch.
+        block: Option<u64>,
+    },
+    /// A `.nc` load of bytes that the same launch writes.
+    #[error("ld.global.nc of bytes that the same launch writes")]
+    NonCoherent,
     /// An access to bytes that an asynchronous copy has not delivered.
     #[error("access to the destination of a cp.async that its issuer has not waited for")]
     InFlight,
@@ -183,4 +196,11 @@ pub enum FaultKind {
         /// What is inconsistent.
         reason: &'static str,
     },
+}
+
+fn other_party(device: u32, block: Option<u64>) -> String {
+    match block {
+        Some(block) => format!("block {block} of the launch"),
+        None => format!("device {device}"),
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::block::{Block, Turn};
@@ -10,6 +10,7 @@ use crate::device::{Arg, Launch, Schedule};
 use crate::error::LaunchError;
 use crate::lower::Program;
 use crate::memory::{AddressSpace, View};
+use crate::race::{Agent, Known};
 use crate::stats::{Stats, Tally};
 
 /// What all blocks of a launch share.
@@ -24,6 +25,44 @@ pub(crate) struct Context<'a> {
     pub(crate) cancel: &'a AtomicBool,
     /// Counts turns that do not only wait, of all devices.
     pub(crate) beats: &'a AtomicU64,
+    pub(crate) races: Option<Races<'a>>,
+}
+
+/// The race check of global memory during a launch.
+pub(crate) struct Races<'a> {
+    space: &'a AddressSpace,
+    /// The number of the launch's first warp.
+    pub(crate) launch: u64,
+    /// What every warp knows at its start.
+    pub(crate) start: Arc<Known>,
+    /// What those that have ended knew.
+    learned: Mutex<Known>,
+}
+
+impl<'a> Races<'a> {
+    pub(crate) fn new(space: &'a AddressSpace, device: u32, mut known: Known) -> Races<'a> {
+        let launch = space.begin(device, &mut known);
+        Races { space, launch, start: Arc::new(known), learned: Mutex::default() }
+    }
+
+    /// Numbers the warps of a block.
+    pub(crate) fn number(&self, device: u32, warps: u64) -> Agent {
+        Agent::new(device, self.space.number(device, warps))
+    }
+
+    /// Keeps what a block knew at its end.
+    fn learn(&self, block: &Block) {
+        for known in block.learned().filter(|k| !Arc::ptr_eq(k, &self.start)) {
+            self.learned.lock().unwrap_or_else(PoisonError::into_inner).join(known);
+        }
+    }
+
+    /// What later launches of the device know.
+    pub(crate) fn end(self) -> Known {
+        let mut known = self.learned.into_inner().unwrap_or_else(PoisonError::into_inner);
+        known.join(&self.start);
+        known
+    }
 }
 
 impl Context<'_> {
@@ -80,6 +119,7 @@ fn run_block(
         }
     }
     context.beats.fetch_add(1, Ordering::Relaxed);
+    context.races.iter().for_each(|r| r.learn(&block));
     *spare = Some(block);
     Ok(())
 }
@@ -101,6 +141,7 @@ fn take_turns(context: &Context<'_>, view: &mut View, tally: &mut Tally) -> Resu
             match block.turn(context, view, tally)? {
                 Turn::Done => {
                     idle = false;
+                    context.races.iter().for_each(|r| r.learn(&block));
                     spare = Some(block);
                     // Others that did not need to wait keep the pool small: start the next block at once.
                     if started < total {

@@ -72,6 +72,7 @@ mod lower_memory;
 mod memory;
 mod mma;
 mod op;
+mod race;
 mod regs;
 mod scalar;
 mod shared;
@@ -80,7 +81,7 @@ mod syntax;
 mod types;
 mod warp;
 
-pub use device::{Arg, Device, Launch, Module, Schedule};
+pub use device::{Arg, Check, Device, Launch, Module, Schedule};
 pub use error::{Fault, FaultKind, HostError, LaunchError, ParseError, Problem};
 pub use memory::AddressSpace;
 pub use stats::{Classes, Stats};

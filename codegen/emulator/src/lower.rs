@@ -165,7 +165,7 @@ pub(crate) fn lower(entry: &Entry, variables: &[Variable]) -> Result<Program, Pa
     }
     l.program.independent = l.program.code.iter().all(|inst| match &inst.op {
         Op::Load(a) | Op::Store(a) => a.order == Order::Weak,
-        op => !matches!(op, Op::Atom(_) | Op::Fence),
+        op => !matches!(op, Op::Atom(_) | Op::Fence { .. }),
     });
     l.program.specials = l.specials.into_iter().collect();
     Ok(l.program)

@@ -57,7 +57,7 @@ fn vote(name: &str) -> Option<Vote> {
 
 /// Cache operators and eviction priorities change speed only (9.7.9.1, 9.7.9.2).
 fn is_cache_hint(name: &str) -> bool {
-    matches!(name, "ca" | "cg" | "cs" | "lu" | "cv" | "wb" | "wt" | "nc")
+    matches!(name, "ca" | "cg" | "cs" | "lu" | "cv" | "wb" | "wt")
         || ["L1::evict_", "L2::evict_", "L1::no_allocate"].iter().any(|p| name.starts_with(p))
         || matches!(name, "L2::64B" | "L2::128B" | "L2::256B")
 }
@@ -120,6 +120,7 @@ impl Lower {
     }
 
     fn access(&mut self, c: &mut Code<'_>, o: &[Operand], load: bool) -> Result<(), ParseError> {
+        let read_only = c.take("nc") || c.name == "ldu";
         while c.take_map(|m| is_cache_hint(m).then_some(())).is_some() {}
         let hint = c.take("L2::cache_hint");
         let order = c.take_map(order).unwrap_or(Order::Weak);
@@ -157,7 +158,7 @@ impl Lower {
         let narrow = |r: &Option<Reg>| r.filter(|r| r.class == Class::W32 && ty.bytes() == 4).map(|r| r.slot);
         let words = regs.iter().map(narrow).collect::<Option<_>>().unwrap_or_default();
         let address = self.address(address, space)?;
-        let access = Box::new(Access { space, ty, order, scope, address, regs, words, extend });
+        let access = Box::new(Access { space, ty, order, scope, read_only, address, regs, words, extend });
         self.push(if load { Op::Load(access) } else { Op::Store(access) });
         Ok(())
     }
@@ -308,12 +309,11 @@ impl Lower {
                 if c.take("proxy") {
                     return Err(c.refuse("proxy fences", "9.7.13.4"));
                 }
-                if !c.take("gl") {
-                    c.take("sc");
-                    c.take_map(order);
-                    c.take_map(scope);
-                }
-                self.push(Op::Fence);
+                c.take("sc");
+                c.take_map(order);
+                let named = if c.take("gl") { Some(Scope::Gpu) } else { c.take_map(scope) };
+                let scope = named.ok_or_else(|| c.refuse("no scope is named", "9.7.13.4"))?;
+                self.push(Op::Fence { scope });
             }
             "shfl" if c.take("sync") => {
                 let mode = c.take_map(|m| match m {

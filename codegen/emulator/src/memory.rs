@@ -4,11 +4,12 @@
 //! atomics: kernels of two devices may run in two threads over each other's memory, synchronised by nothing but the
 //! flags that they exchange. Beside the words lies one bit for every byte that tells whether it was ever written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use crate::error::{FaultKind, HostError};
+use crate::race::{Access, DEVICES, Known, Message, Shadow};
 
 pub(crate) const PAGE: u64 = 1 << 16;
 /// Unmapped bytes kept between allocations, so that an access slightly past the end meets nobody else's bytes.
@@ -21,6 +22,8 @@ pub(crate) struct Page {
     pub(crate) words: Box<[AtomicU32]>,
     /// One bit a byte: the bits of word `w` begin at `4 * w`.
     set: Box<[AtomicU64]>,
+    /// Past accesses, from the first one that is checked for races.
+    shadow: Mutex<Option<Box<Shadow>>>,
 }
 
 impl Page {
@@ -29,6 +32,7 @@ impl Page {
         Page {
             words: (0..words).map(|_| AtomicU32::new(0)).collect(),
             set: (0..words / 16).map(|_| AtomicU64::new(0)).collect(),
+            shadow: Mutex::new(None),
         }
     }
 
@@ -57,6 +61,20 @@ impl Page {
             let (from, to) = (at.max(place * 64) - place * 64, end.min(place * 64 + 64) - place * 64);
             (place, (u64::MAX >> (64 - (to - from))) << from)
         })
+    }
+
+    /// Checks and notes an access to a range.
+    fn note(&self, at: usize, bytes: usize, access: &Access<'_>) -> Result<(), FaultKind> {
+        let mut shadow = self.shadow.lock().unwrap_or_else(PoisonError::into_inner);
+        let size = 4 * self.words.len() as u64;
+        shadow.get_or_insert_with(|| Box::new(Shadow::new(size))).note(at, bytes, access)
+    }
+
+    /// Forgets accesses: what the host does is ordered by the host.
+    fn forget(&self, at: usize, bytes: usize) {
+        if let Some(shadow) = &mut *self.shadow.lock().unwrap_or_else(PoisonError::into_inner) {
+            shadow.forget(at, bytes);
+        }
     }
 
     fn range_is_set(&self, at: usize, bytes: usize) -> bool {
@@ -147,6 +165,12 @@ struct Inner {
     version: AtomicU64,
     /// Serialises read-modify-writes and synchronising accesses.
     atomics: Mutex<()>,
+    /// Warps of each device that have been checked for races so far.
+    warps: [AtomicU64; DEVICES],
+    /// What all devices know of each other because the host waited for all.
+    common: Mutex<Known>,
+    /// What was released where, by address.
+    messages: Mutex<HashMap<u64, Message>>,
     /// Counts what devices do besides waiting.
     beats: AtomicU64,
 }
@@ -164,6 +188,28 @@ impl AddressSpace {
     /// Counts turns of blocks that do not only wait, on all devices: while it grows, whoever waits has reason to.
     pub(crate) fn beats(&self) -> &AtomicU64 {
         &self.0.beats
+    }
+
+    /// Tells the race check that the host has waited for all devices: whatever they did so far is ordered before
+    /// whatever they do next. Without it, launches of different devices are ordered only by the flags they exchange.
+    pub fn synchronise(&self) {
+        let mut common = self.0.common.lock().unwrap_or_else(PoisonError::into_inner);
+        for (device, warps) in self.0.warps.iter().enumerate() {
+            common.raise(device as u32, warps.load(Ordering::Acquire));
+        }
+    }
+
+    /// What a launch of a device knows at its start, and its first warp's number.
+    pub(crate) fn begin(&self, device: u32, known: &mut Known) -> u64 {
+        known.join(&self.0.common.lock().unwrap_or_else(PoisonError::into_inner));
+        let first = self.number(device, 0);
+        known.raise(device, first);
+        first
+    }
+
+    /// Numbers the warps of a block; gives that of the first.
+    pub(crate) fn number(&self, device: u32, warps: u64) -> u64 {
+        self.0.warps.get(device as usize).map_or(0, |w| w.fetch_add(warps, Ordering::AcqRel))
     }
 
     pub(crate) fn allocate(&self, device: u32, bytes: u64) -> Result<u64, HostError> {
@@ -250,6 +296,47 @@ impl View {
     /// Checks that a range lies in one allocation.
     pub(crate) fn check(&mut self, address: u64, bytes: u64) -> Result<(), FaultKind> {
         self.find(address, bytes, "global").map(|_| ())
+    }
+
+    /// Checks and notes the accesses of a warp, which have been made.
+    pub(crate) fn note(
+        &mut self,
+        at: &[u64; 32],
+        bytes: u32,
+        exec: u32,
+        shape: Layout,
+        access: &Access<'_>,
+    ) -> Result<(), LaneFault> {
+        let first = exec.trailing_zeros() as usize % 32;
+        if let Some((from, length)) = span(at, exec, u64::from(bytes), shape)
+            && let Ok(a) = self.find(from, length, "global")
+        {
+            for (offset, range) in pieces(from - a.base, length as usize) {
+                let lane = first + range.start / bytes as usize;
+                a.page(offset).note((offset % PAGE) as usize, range.len(), access).map_err(|k| (k, lane))?;
+            }
+            return Ok(());
+        }
+        for lane in crate::regs::lanes(exec) {
+            let a = self.find(at[lane], u64::from(bytes), "global").map_err(|k| (k, lane))?;
+            let offset = at[lane] - a.base;
+            a.page(offset).note((offset % PAGE) as usize, bytes as usize, access).map_err(|k| (k, lane))?;
+        }
+        Ok(())
+    }
+
+    /// What was released at an address.
+    pub(crate) fn message(&self, address: u64) -> Option<Message> {
+        self.space.0.messages.lock().unwrap_or_else(PoisonError::into_inner).get(&address).cloned()
+    }
+
+    /// Replaces what was released at an address.
+    pub(crate) fn post(&self, address: u64, new: impl FnOnce(Option<&Message>) -> Option<Message>) {
+        let mut messages = self.space.0.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        match new(messages.get(&address)) {
+            Some(message) => messages.insert(address, message),
+            None => messages.remove(&address),
+        };
     }
 
     /// Loads `N` words a lane, aligned to their whole size.
@@ -384,6 +471,7 @@ impl View {
         for (offset, range) in pieces(address - a.base, data.len()) {
             let (page, at, data) = (a.page(offset), (offset % PAGE) as usize, &data[range]);
             page.mark_range(at, data.len());
+            page.forget(at, data.len());
             let head = data.len().min(at.next_multiple_of(4) - at);
             let (head, body) = data.split_at(head);
             let (body, tail) = body.split_at(body.len() / 4 * 4);

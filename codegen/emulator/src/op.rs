@@ -72,6 +72,8 @@ pub(crate) struct Access {
     pub(crate) ty: Ty,
     pub(crate) order: Order,
     pub(crate) scope: Scope,
+    /// `.nc`
+    pub(crate) read_only: bool,
     pub(crate) address: Address,
     /// One register an element; `None` discards a loaded element.
     pub(crate) regs: Vec<Option<Reg>>,
@@ -303,8 +305,10 @@ pub(crate) enum Op {
     WarpSync {
         mask: Reg,
     },
-    /// Fences order nothing that this emulator reorders; `fence` and `membar` still need a name.
-    Fence,
+    /// `fence` and `membar` order nothing that this emulator reorders, but they make flags of plain accesses.
+    Fence {
+        scope: Scope,
+    },
     Clock {
         d: Reg,
     },

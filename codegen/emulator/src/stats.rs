@@ -93,7 +93,7 @@ impl Classes {
             Op::Mma { .. } => &mut self.mma,
             Op::Shfl { .. } | Op::Vote { .. } | Op::Redux { .. } | Op::Match { .. } => &mut self.warp,
             Op::ActiveMask { .. } | Op::Elect { .. } => &mut self.warp,
-            Op::Barrier { .. } | Op::WarpSync { .. } | Op::Fence => &mut self.barrier,
+            Op::Barrier { .. } | Op::WarpSync { .. } | Op::Fence { .. } => &mut self.barrier,
         }
     }
 }

@@ -17,7 +17,8 @@ use crate::grid::Context;
 use crate::lower::Program;
 use crate::memory::View;
 use crate::mma;
-use crate::op::{BarrierKind, Class, Inst, Op, Reg};
+use crate::op::{BarrierKind, Class, Inst, Op, Reg, Scope};
+use crate::race::Observer;
 use crate::regs::{Regs, lanes};
 use crate::scalar::Compare;
 use crate::shared::Who;
@@ -74,6 +75,8 @@ pub(crate) struct Warp {
     floor: u32,
     pub(crate) local: Vec<u8>,
     pub(crate) local_set: Vec<bool>,
+    /// What it knows of other blocks, if global memory is checked for races.
+    pub(crate) observer: Option<Box<Observer>>,
     pub(crate) executed: u64,
     turns: usize,
 }
@@ -109,6 +112,7 @@ impl Warp {
             floor: 0,
             local: vec![0; local],
             local_set: vec![false; local],
+            observer: None,
             executed: 0,
             turns: 0,
         }
@@ -304,6 +308,13 @@ fn fault(context: &Context<'_>, block: [u32; 3], warp: u32, inst: &Inst, (kind, 
 }
 
 impl Machine<'_, '_> {
+    fn fence(&mut self, scope: Scope) {
+        if let Some(observer) = &mut self.warp.observer {
+            observer.fence(scope, &self.warp.clocks);
+            self.warp.tick();
+        }
+    }
+
     /// Checks that the lanes have values.
     #[inline]
     pub(crate) fn need(&self, set: u32, exec: u32) -> Result<(), Trouble> {
@@ -479,7 +490,7 @@ impl Machine<'_, '_> {
                 return Ok(Next::Exit(exec));
             }
             Op::Trap => return Err((FaultKind::Trap, exec.trailing_zeros() as usize, None)),
-            Op::Fence => {}
+            &Op::Fence { scope } => self.fence(scope),
             Op::Load(a) => return access::load(self, a, pc, exec),
             Op::Store(a) => return access::store(self, a, pc, exec),
             Op::Atom(a) => return atom::run(self, a, exec),
@@ -554,6 +565,7 @@ impl Machine<'_, '_> {
         }
         barrier.clocks.resize(self.warp.clocks.len(), 0);
         barrier.clocks.iter_mut().zip(&self.warp.clocks).for_each(|(b, &c)| *b = (*b).max(c));
+        barrier.heard.extend(self.warp.observer.as_ref().map(|o| o.known.clone()));
         self.warp.tick();
         Ok(Next::Forward)
     }

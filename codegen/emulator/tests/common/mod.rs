@@ -1,10 +1,12 @@
 //! What the tests share: uploads, downloads and a fixed random sequence.
 #![allow(clippy::unwrap_used, dead_code, unused_imports, unreachable_pub, missing_docs)]
 
-pub use intwain_emulator::{AddressSpace, Arg, Device, FaultKind, Launch, LaunchError, Module, Schedule, Stats};
+pub use intwain_emulator::{AddressSpace, Arg, Check, Device, FaultKind, Launch, LaunchError, Module, Schedule, Stats};
 
 pub fn device() -> Device {
-    Device::new(&AddressSpace::new(), 0)
+    let mut device = Device::new(&AddressSpace::new(), 0);
+    device.global_races = Check::On;
+    device
 }
 
 pub fn floats(device: &Device, values: &[f32]) -> u64 {
