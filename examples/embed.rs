@@ -64,7 +64,7 @@ pub fn explore(folder: &Path) -> Result<Findings, Box<dyn Error>> {
     let program = folder.join("two_tower");
     build::write(&program, &model, &cpus, &[], &mut timings)?;
     let dir = ProgramDir::open(&program)?;
-    let from_program = ProgramSession::new(&dir, None)?.run(&inputs)?;
+    let from_program = ProgramSession::new(&dir, &dir.cpus(), None)?.run(&inputs)?;
 
     Ok(Findings {
         strategy: plan.strategy,

@@ -8,6 +8,7 @@ use crate::model::{Model, ModelError};
 use crate::program::{self, Manifest, ProgramError};
 use crate::report::{self, BreakEven, PlacementReport, PlanReport, WhyError, WhyReport};
 use crate::session::Fallback;
+use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::Graph;
 use intwain_passes::Timings;
 use intwain_passes::hardware::Hardware;
@@ -25,12 +26,15 @@ pub struct Request {
     pub fallback: Fallback,
     /// Rows of a call.
     pub rows: usize,
+    /// How GPUs round the factors of products.
+    pub precision: Precision,
 }
 
 impl Request {
     /// The fastest plan for a machine that fits.
     pub fn new(hardware: Hardware, rows: usize) -> Request {
-        Request { hardware, options: place::Options::default(), fallback: Fallback::Refuse, rows }
+        let (options, precision) = (place::Options::default(), Precision::default());
+        Request { hardware, options, fallback: Fallback::Refuse, rows, precision }
     }
 
     /// The same with a named strategy.
@@ -124,7 +128,8 @@ pub fn compile(
     let graph = timings.time("read", || model.graph(request.rows))?;
     let graph = driver::prepare(graph, timings, after)?;
     let plan = planned(&graph, request, timings)?;
-    Ok(driver::lower(graph, plan, &crate::kernels::target(), timings, after)?)
+    let target = crate::kernels::target_for(&request.hardware, request.precision);
+    Ok(driver::lower(graph, plan, &*target, timings, after)?)
 }
 
 /// Says what is where.
@@ -161,7 +166,8 @@ pub fn write(
         }
     }
     let asked = request.asked();
-    Ok(timings.time("write", || program::write(dir, model, &request.hardware, &variants, asked))?)
+    let machine = (&request.hardware, request.precision);
+    Ok(timings.time("write", || program::write(dir, model, machine, &variants, asked))?)
 }
 
 /// The model's graph after the passes before placement.

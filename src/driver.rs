@@ -1,5 +1,6 @@
 //! From a graph to programs: the only place where passes and code generation meet.
 
+use crate::kernels::gpu::GpuCode;
 use intwain_ir::{Graph, Layout, Target, Type};
 use intwain_passes::check::placement::Interface;
 use intwain_passes::fuse::{self, Cluster};
@@ -166,6 +167,8 @@ pub(crate) struct Loadable<'a> {
     pub(crate) params: &'a [Port],
     pub(crate) outputs: &'a [Port],
     pub(crate) programs: &'a [DeviceProgram],
+    /// Code for GPUs that was made before, one per program; without it GPUs compile the programs.
+    pub(crate) code: Option<&'a [GpuCode]>,
 }
 
 impl Compiled {
@@ -176,6 +179,7 @@ impl Compiled {
 
     /// What runs.
     pub(crate) fn loadable(&self) -> Loadable<'_> {
-        Loadable { graph: &self.graph, params: &self.params, outputs: &self.outputs, programs: &self.programs }
+        let Compiled { graph, params, outputs, programs, .. } = self;
+        Loadable { graph, params, outputs, programs, code: None }
     }
 }

@@ -7,6 +7,7 @@ use intwain_codegen::clif::{CompileError, Jit};
 use intwain_codegen::schedule::gpu::{Gpu, Precision};
 use intwain_codegen::schedule::{Cpu, CpuCode, CpuKernel, Operand, Timing};
 use intwain_ir::{Target, Type};
+use intwain_passes::hardware::{self, Hardware};
 use intwain_passes::program::{DeviceProgram, Home, KernelSpec};
 
 /// What passes ask about CPU devices, and what schedules are made for.
@@ -20,6 +21,12 @@ pub(crate) fn target_of(kind: DeviceKind, precision: Precision) -> Box<dyn Targe
         DeviceKind::Cpu => Box::new(target()),
         DeviceKind::Ptx | DeviceKind::Cuda => Box::new(Gpu { precision }),
     }
+}
+
+/// What passes ask about the devices of a machine.
+pub(crate) fn target_for(hardware: &Hardware, precision: Precision) -> Box<dyn Target> {
+    let gpu = hardware.devices.iter().any(|d| d.kind == hardware::DeviceKind::Gpu);
+    target_of(if gpu { DeviceKind::Ptx } else { DeviceKind::Cpu }, precision)
 }
 
 /// The kernels of a program, in its order, compiled on all cores.

@@ -38,6 +38,8 @@ pub enum ModelError {
 pub struct Model {
     path: PathBuf,
     keras: KerasModel,
+    /// The architecture as JSON.
+    architecture: String,
     options: ModelOptions,
     weights: Weights,
 }
@@ -56,6 +58,7 @@ impl Model {
     pub fn open(path: &Path, options: ModelOptions) -> Result<Model, ModelError> {
         let file = frontend::open_model(path)?;
         let keras = KerasModel::read(&file)?;
+        let architecture = frontend::architecture_text(&file);
         let source = match &options.weights {
             Some(weights) => Some(frontend::open_weights(weights)?),
             None if file.weights.is_none() && file.format != Format::Json => {
@@ -68,7 +71,7 @@ impl Model {
         let stored = options.weights.as_deref().unwrap_or(path).to_path_buf();
         let weights = Weights::new(&imported.vars, source, options.seed)
             .map_err(|problems| ImportErrors { file: stored, problems })?;
-        Ok(Model { path: path.to_path_buf(), keras, options, weights })
+        Ok(Model { path: path.to_path_buf(), keras, architecture, options, weights })
     }
 
     /// The model's name in its file.
@@ -91,6 +94,16 @@ impl Model {
         paths
     }
 
+    /// The architecture as JSON, from which [`Model::open`] reads the same model without its weights.
+    pub fn architecture(&self) -> &str {
+        &self.architecture
+    }
+
+    /// How it was read.
+    pub fn options(&self) -> &ModelOptions {
+        &self.options
+    }
+
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
@@ -104,6 +117,11 @@ impl Model {
     /// The graph for calls of `rows` rows.
     pub fn graph(&self, rows: usize) -> Result<Graph, ModelError> {
         Ok(import(&self.keras, &self.path, &self.options, rows)?.graph)
+    }
+
+    /// The extents of a weight, by its path.
+    pub fn weight_shape(&self, path: &str) -> Option<&[usize]> {
+        self.weights.specs().iter().find(|s| s.path == path).map(|s| &s.shape[..])
     }
 
     /// Reads or makes a weight by its path.

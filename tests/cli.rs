@@ -193,6 +193,7 @@ fn compiling_twice_gives_the_same_bytes() {
         "graph0.rows3.ir",
         "graph1.ir",
         "graph1.rows3.ir",
+        "model.json",
         "plan.txt",
         "program.json",
         "weights.safetensors",
@@ -222,7 +223,7 @@ fn tampered(name: &str, change: impl Fn(String) -> String) -> String {
 fn changed_programs_are_refused_with_the_reason() {
     assert!(tampered("graph1.ir", |t| t.replace("add", "mul")).contains("hash"));
     assert!(tampered("plan.txt", |t| t + "x").contains("hash"));
-    assert!(tampered("program.json", |t| t.replace("\"format\": 1", "\"format\": 2")).contains("format 2"));
+    assert!(tampered("program.json", |t| t.replace("\"format\": 2", "\"format\": 3")).contains("format 3"));
     assert!(
         tampered("program.json", |t| t.replacen("\"hash\": \"", "\"hash\": \"0", 1)).contains("planned for another")
     );
@@ -242,8 +243,8 @@ fn compile_writes_only_where_it_may() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("p");
     let words = ["compile", &example("two_tower.json"), "-o", dir.to_str().unwrap(), "--hardware"];
-    let said = fails(1, &[&words[..], &["2xh100-nvlink"]].concat());
-    assert!(said.contains("2xh100-nvlink") && said.contains("cpu"), "{said}");
+    let said = fails(1, &[&words[..], &["2xh100-nvlnk"]].concat());
+    assert!(said.contains("2xh100-nvlink"), "{said}");
     assert!(!dir.exists());
     std::fs::create_dir(&dir).unwrap();
     std::fs::write(dir.join("mine.txt"), "keep").unwrap();

@@ -8,7 +8,8 @@ mod embed;
 
 use intwain::build::{self, Request};
 use intwain::{
-    Catalogue, Model, ModelOptions, ProgramDir, ProgramSession, Session, SessionOptions, Strategy, Tensor, Timings,
+    Catalogue, Model, ModelOptions, Precision, ProgramDir, ProgramSession, Session, SessionOptions, Strategy, Tensor,
+    Timings,
 };
 use intwain_ir::interp;
 use std::collections::BTreeMap;
@@ -72,9 +73,9 @@ fn variants_of_a_program_may_use_unlike_numbers_of_devices() {
     for (i, variants) in orders.into_iter().enumerate() {
         let variants = variants.map(|(rows, strategy)| compile(rows, strategy));
         let path = folder.path().join(i.to_string());
-        intwain::program::write(&path, &model, &hardware, &variants, None).unwrap();
+        intwain::program::write(&path, &model, (&hardware, Precision::F32), &variants, None).unwrap();
         let dir = ProgramDir::open(&path).unwrap();
-        let found = ProgramSession::new(&dir, Some(1)).unwrap().run(&inputs).unwrap();
+        let found = ProgramSession::new(&dir, &dir.cpus(), Some(1)).unwrap().run(&inputs).unwrap();
         assert_eq!(found, whole);
     }
 }

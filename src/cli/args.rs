@@ -129,6 +129,9 @@ pub(crate) struct CompileArgs {
     /// Rows of a call; further numbers are variants for left-over rows: 32,5.
     #[arg(long, default_value = "32", value_delimiter = ',', value_parser = positive, value_name = "N[,M…]")]
     pub(crate) batch: Vec<usize>,
+    /// How GPUs round the factors of products: f32, tf32 or bf16.
+    #[arg(long, default_value = "f32", value_name = "FORMAT", value_parser = parse_precision)]
+    pub(crate) precision: Precision,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -279,12 +282,8 @@ impl Split {
 }
 
 fn parse_precision(text: &str) -> Result<Precision, String> {
-    match text {
-        "f32" => Ok(Precision::F32),
-        "tf32" => Ok(Precision::Tf32),
-        "bf16" => Ok(Precision::Bf16),
-        _ => Err(format!("`{text}`: f32, tf32 and bf16 are supported")),
-    }
+    let known = Precision::ALL.into_iter().find(|p| p.name() == text);
+    known.ok_or_else(|| format!("`{text}`: f32, tf32 and bf16 are supported"))
 }
 
 fn parse_shape(text: &str) -> Result<(String, Vec<usize>), String> {

@@ -3,11 +3,12 @@
 use super::args::{Common, CompileArgs};
 use super::output::{self, Progress};
 use super::{Failure, plan, run};
-use crate::{build, program};
+use crate::build::{self, Request};
+use crate::program;
 use intwain_passes::Timings;
 
 pub(crate) fn compile(a: &CompileArgs, common: &Common) -> Result<(), Failure> {
-    let request = plan::request(&a.target, a.batch[0])?;
+    let request = Request { precision: a.precision, ..plan::request(&a.target, a.batch[0])? };
     program::compiles_for(&a.output, &request.hardware)?;
     let model = run::open(&a.model, common)?;
     let progress = Progress::start(common, "compiling");

@@ -126,6 +126,7 @@ impl From<ProgramError> for Failure {
         match e {
             ProgramError::Compile(e) => e.into(),
             ProgramError::Run(e) => e.into(),
+            ProgramError::Ptx(e) => Failure::Defect(e.to_string()),
             e @ (ProgramError::Io { .. }
             | ProgramError::Unusable { .. }
             | ProgramError::Model(_)

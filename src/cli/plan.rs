@@ -5,6 +5,7 @@ use super::output::{self, Progress};
 use super::{Failure, run};
 use crate::build::{self, Request};
 use crate::session::Fallback;
+use intwain_codegen::schedule::gpu::Precision;
 use intwain_passes::Timings;
 use intwain_passes::hardware::{Catalogue, Hardware};
 use intwain_passes::place;
@@ -28,6 +29,7 @@ pub(crate) fn request(a: &TargetArgs, rows: usize) -> Result<Request, Failure> {
         options: place::Options { strategy: a.split.strategy(), parts: a.parts, ..place::Options::default() },
         fallback: if a.allow_one { Fallback::One } else { Fallback::Refuse },
         rows,
+        precision: Precision::default(),
     })
 }
 

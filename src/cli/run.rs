@@ -95,26 +95,19 @@ fn directory(a: &RunArgs, common: &Common) -> Result<(), Failure> {
         ("--split", a.devices.split != super::args::Split::Auto),
         ("--parts", a.devices.parts.is_some()),
         ("--batch", a.devices.batch.is_some()),
-        ("--weights", a.model.weights.is_some()),
         ("--hardware", a.devices.hardware.is_some()),
         ("--precision", a.devices.precision != Precision::F32),
     ];
     if let Some((flag, _)) = planned.iter().find(|(_, given)| *given) {
         return Err(Failure::file(path, format!("is a program, for which {flag} was decided when it was compiled")));
     }
-    let dir = ProgramDir::open(path)?;
+    let mut dir = ProgramDir::open(path)?;
     dir.warnings().iter().for_each(|w| output::note(common, w));
-    let has = dir.variants().iter().map(|v| v.programs.len()).max().unwrap_or(1);
-    if let Some(devices) = &a.devices.devices {
-        if devices.count() != has {
-            let given = devices.count();
-            return Err(Failure::file(path, format!("is a program for {has} device(s); --devices names {given}")));
-        }
-        if devices.kind() != DeviceKind::Cpu {
-            return Err(Failure::file(path, format!("runs on CPU devices only in this version, not on {devices}")));
-        }
+    if let Some(weights) = &a.model.weights {
+        dir = dir.with_weights(weights)?;
     }
-    let mut session = ProgramSession::new(&dir, a.devices.threads)?;
+    let devices = a.devices.devices.clone().unwrap_or_else(|| dir.cpus());
+    let mut session = ProgramSession::new(&dir, &devices, a.devices.threads)?;
     let inputs = data::read_inputs(&a.inputs, session.signature(), common)?;
     let progress = Progress::start(common, "running");
     let (outputs, seconds) = repeat(a, || Ok(session.run(&inputs)?))?;

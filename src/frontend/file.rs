@@ -174,6 +174,19 @@ fn from_text(path: &Path, bytes: &[u8]) -> Result<ModelFile, ImportErrorKind> {
     })
 }
 
+/// The architecture as a file of its own, that reads as the same model.
+pub fn architecture_text(file: &ModelFile) -> String {
+    let mut architecture = file.architecture.clone();
+    if let Json::Object(map) = &mut architecture {
+        let version = file.keras_version.clone().unwrap_or_else(|| match file.generation {
+            Generation::Two => "2".to_string(),
+            Generation::Three => "3.0.0".to_string(),
+        });
+        map.entry("keras_version".to_string()).or_insert(Json::String(version));
+    }
+    architecture.to_text() + "\n"
+}
+
 /// What text that is no JSON looks like.
 fn no_json(text: &str, error: ImportErrorKind) -> ImportErrorKind {
     let start = text.trim_start();

@@ -81,6 +81,44 @@ impl Json {
     }
 }
 
+impl Json {
+    /// The document, so that [`Json::parse`] gives it back.
+    pub fn to_text(&self) -> String {
+        let mut out = String::new();
+        self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut String) {
+        let quoted = |s: &str| serde_json::Value::from(s).to_string();
+        match self {
+            Json::Null | Json::Bool(_) | Json::Int(_) => out.push_str(&self.to_string()),
+            // Rust's own form reads back as the same number, and has a point or an exponent.
+            Json::Float(x) if x.is_finite() => out.push_str(&format!("{x:?}")),
+            Json::Float(_) => out.push_str(&self.to_string()),
+            Json::String(s) => out.push_str(&quoted(s)),
+            Json::Array(items) => {
+                out.push('[');
+                for (i, item) in items.iter().enumerate() {
+                    out.push_str(if i > 0 { ", " } else { "" });
+                    item.write(out);
+                }
+                out.push(']');
+            }
+            Json::Object(map) => {
+                out.push('{');
+                for (i, (key, value)) in map.iter().enumerate() {
+                    out.push_str(if i > 0 { ", " } else { "" });
+                    out.push_str(&quoted(key));
+                    out.push_str(": ");
+                    value.write(out);
+                }
+                out.push('}');
+            }
+        }
+    }
+}
+
 /// One line, shortened: for messages.
 impl fmt::Display for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

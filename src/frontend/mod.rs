@@ -22,7 +22,7 @@ mod wiring;
 
 pub use cursor::{At, Fields};
 pub use error::{ImportError, ImportErrorKind, ImportErrors, JsonPath};
-pub use file::{Format, Generation, ModelFile, open_model, open_model_bytes, open_weights};
+pub use file::{Format, Generation, ModelFile, architecture_text, open_model, open_model_bytes, open_weights};
 pub use init::{Distribution, Fans, Initializer, Mode};
 pub use json::Json;
 pub use layers::{ImportOptions, Imported, import};

@@ -1,4 +1,4 @@
-//! Kernels for GPUs: all kernels of a device's program as one PTX module, and what each command launches.
+//! Kernels for GPUs: all kernels of a device's programs as one PTX module, and what each command launches.
 
 use intwain_codegen::ptx::{self, EmitError};
 use intwain_codegen::schedule::gpu::{Argument, ExchangeArgument, Gpu, GpuKernel};
@@ -7,14 +7,15 @@ use intwain_ir::ops::Op;
 use intwain_ir::{Tensor, Type, interp};
 use intwain_passes::program::{Action, BufferId, Command, DeviceProgram, KernelSpec};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The code of a device's program.
 #[derive(Clone, Debug)]
 pub(crate) struct GpuCode {
-    /// The PTX module.
-    pub(crate) text: String,
+    /// The PTX module. Programs for other numbers of rows may have kernels in it too.
+    pub(crate) text: Arc<str>,
     /// Names of its kernels.
-    pub(crate) kernels: Vec<String>,
+    pub(crate) kernels: Arc<[String]>,
     /// What the program launches.
     pub(crate) launches: Launches,
     /// Bytes that the launches of a command share.
@@ -71,12 +72,35 @@ pub(crate) struct Communication {
 
 /// Schedules and emits the kernels of a program and of the bodies of its loops.
 pub(crate) fn compile(gpu: &Gpu, program: &DeviceProgram) -> Result<GpuCode, EmitError> {
+    Ok(compile_all(gpu, &[program])?.remove(0))
+}
+
+/// The same for several programs of one device, whose kernels are in one module.
+fn compile_all(gpu: &Gpu, programs: &[&DeviceProgram]) -> Result<Vec<GpuCode>, EmitError> {
     let mut module =
         Collector { gpu, kernels: Vec::new(), known: BTreeMap::new(), names: BTreeSet::new(), workspace: 0 };
-    let launches = module.program(program)?;
-    let text = ptx::module(&module.kernels.iter().collect::<Vec<_>>())?;
-    let kernels = module.kernels.into_iter().map(|k| k.name).collect();
-    Ok(GpuCode { text, kernels, launches, workspace: module.workspace })
+    let mut made = Vec::new();
+    for program in programs {
+        module.workspace = 0;
+        let launches = module.program(program)?;
+        made.push((launches, module.workspace));
+    }
+    let text: Arc<str> = ptx::module(&module.kernels.iter().collect::<Vec<_>>())?.into();
+    let kernels: Arc<[String]> = module.kernels.into_iter().map(|k| k.name).collect();
+    let code = |(launches, workspace)| GpuCode { text: text.clone(), kernels: kernels.clone(), launches, workspace };
+    Ok(made.into_iter().map(code).collect())
+}
+
+/// The code of the devices of several programs for one model, in the order of the programs: each device has one module.
+pub(crate) fn compile_variants(gpu: &Gpu, variants: &[&[DeviceProgram]]) -> Result<Vec<Vec<GpuCode>>, EmitError> {
+    let devices = variants.iter().map(|v| v.len()).max().unwrap_or(0);
+    let mut made: Vec<Vec<GpuCode>> = variants.iter().map(|_| Vec::new()).collect();
+    for d in 0..devices {
+        let programs: Vec<&DeviceProgram> = variants.iter().filter_map(|v| v.get(d)).collect();
+        let with = made.iter_mut().zip(variants).filter(|(_, v)| d < v.len());
+        with.zip(compile_all(gpu, &programs)?).for_each(|((list, _), code)| list.push(code));
+    }
+    Ok(made)
 }
 
 /// The channel of a communication.

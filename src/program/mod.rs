@@ -1,12 +1,13 @@
 //! Program directories: a compiled model as files.
 //!
 //! `program.json` is the [`Manifest`]; `whole.ir` is the whole graph with layouts and communication, `graph0.ir` and
-//! `graph1.ir` are the devices' graphs, from which CPU devices compile; `weights.safetensors` holds the weights by
-//! Keras variable path; `plan.txt` is the placement dump. Further numbers of rows have files of their own, such as
-//! `graph0.rows5.ir`.
+//! `graph1.ir` are the devices' graphs, from which CPU devices compile; `device0.ptx` and `device1.ptx` are what GPUs run;
+//! `weights.safetensors` holds the weights by Keras variable path, `model.json` the architecture, for which other weights
+//! are read; `plan.txt` is the placement dump. Further numbers of rows have files of their own, such as
+//! `graph0.rows5.ir`, and their kernels in the devices' PTX.
 //!
 //! A directory is trusted as little as a model file: graphs are verified, the split is proved equal to the whole again,
-//! and addresses come from the graphs, never from the manifest, which must agree with them.
+//! and addresses and launches come from the graphs, never from the manifest, which must agree with them.
 
 mod manifest;
 mod read;
@@ -14,8 +15,8 @@ mod run;
 mod write;
 
 pub use manifest::{
-    BufferManifest, COMPILER, CommandManifest, DeviceManifest, FORMAT, KernelManifest, Machine, Manifest, PortManifest,
-    VariantManifest,
+    BufferManifest, COMPILER, CommandManifest, DeviceManifest, ExchangeManifest, FORMAT, ImportManifest,
+    KernelManifest, LaunchManifest, Machine, Manifest, ModuleManifest, PortManifest, VariantManifest,
 };
 pub use read::{ProgramDir, ProgramVariant};
 pub use run::ProgramSession;
@@ -25,6 +26,7 @@ use crate::arrays::ArrayError;
 use crate::driver::CompileError;
 use crate::model::ModelError;
 use crate::session::RunError;
+use intwain_codegen::ptx::EmitError;
 use std::path::{Path, PathBuf};
 
 /// Why a program directory could not be written, read or run.
@@ -58,6 +60,9 @@ pub enum ProgramError {
     /// The program cannot be run.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// A kernel has no PTX: a defect.
+    #[error(transparent)]
+    Ptx(#[from] EmitError),
 }
 
 impl ProgramError {

@@ -5,14 +5,18 @@ use super::write::targets;
 use super::{COMPILER, FORMAT, ProgramError};
 use crate::arrays::SafetensorsFile;
 use crate::driver::{self, Loadable, Port};
-use crate::model::to_tensor;
+use crate::kernels::gpu::GpuCode;
+use crate::model::{Model, ModelOptions, to_tensor};
+use crate::runtime::{DeviceKind, Devices};
+use intwain_codegen::schedule::gpu::{Gpu, Precision};
 use intwain_ir::ops::Op;
-use intwain_ir::{Graph, ParamKind, Rewriter, Stage, Tensor, text, verify};
+use intwain_ir::{DType, Graph, ParamKind, Rewriter, Stage, Tensor, text, verify};
 use intwain_passes::Timings;
 use intwain_passes::check;
 use intwain_passes::check::placement::Interface;
 use intwain_passes::hardware::Catalogue;
 use intwain_passes::program::DeviceProgram;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// A program directory that was read and found to be what it says.
@@ -23,7 +27,16 @@ pub struct ProgramDir {
     placement: String,
     warnings: Vec<String>,
     variants: Vec<ProgramVariant>,
-    weights: SafetensorsFile,
+    weights: Weights,
+}
+
+/// Where the weights are.
+#[derive(Debug)]
+enum Weights {
+    /// In the directory.
+    Own(SafetensorsFile),
+    /// In another file, read for the model of the directory.
+    Given(Box<Model>),
 }
 
 /// The program for one number of rows.
@@ -41,12 +54,37 @@ pub struct ProgramVariant {
     pub programs: Vec<DeviceProgram>,
     pub(super) params: Vec<Port>,
     pub(super) outputs: Vec<Port>,
+    on_gpus: Option<OnGpus>,
+}
+
+/// What GPUs run, for programs that were compiled for them.
+#[derive(Debug)]
+struct OnGpus {
+    /// Code with the text of the directory; why there is none.
+    code: Result<Vec<GpuCode>, String>,
+    /// The programs of CPUs that take the GPUs' places.
+    on_cpus: Vec<DeviceProgram>,
 }
 
 impl ProgramVariant {
-    /// What runs.
-    pub(crate) fn loadable(&self) -> Loadable<'_> {
-        Loadable { graph: &self.whole, params: &self.params, outputs: &self.outputs, programs: &self.programs }
+    /// What runs on devices of a kind; why nothing can.
+    pub(crate) fn loadable(&self, kind: DeviceKind) -> Result<Loadable<'_>, String> {
+        let (code, programs) = match (kind, &self.on_gpus) {
+            (DeviceKind::Cpu, None) => (None, &self.programs),
+            (DeviceKind::Cpu, Some(gpus)) => (None, &gpus.on_cpus),
+            (DeviceKind::Ptx | DeviceKind::Cuda, Some(gpus)) => {
+                (Some(&gpus.code.as_ref().map_err(String::clone)?[..]), &self.programs)
+            }
+            (DeviceKind::Ptx | DeviceKind::Cuda, None) => {
+                let why = "was compiled for CPUs and has no PTX; compile it with --hardware and the name of GPUs";
+                return Err(why.to_string());
+            }
+        };
+        Ok(self.compiled(programs, code))
+    }
+
+    fn compiled<'a>(&'a self, programs: &'a [DeviceProgram], code: Option<&'a [GpuCode]>) -> Loadable<'a> {
+        Loadable { graph: &self.whole, params: &self.params, outputs: &self.outputs, programs, code }
     }
 }
 
@@ -70,24 +108,53 @@ impl ProgramDir {
             warnings.push(format!("{}: made by intwain {by}, this is {COMPILER}", path.display()));
         }
         machine(&file, &manifest)?;
-        let mut placement = String::new();
+        let mut texts = BTreeMap::new();
         for (name, hash) in &manifest.files {
             let text = member(path, name)?;
             if manifest::sha256(text.as_bytes()) != *hash {
                 let problem = "is not the file that the program was written with (its hash differs); compile again";
                 return Err(ProgramError::unusable(&path.join(name), problem));
             }
-            if name == "plan.txt" {
-                placement = text;
+            if name == "plan.txt" || manifest.modules.iter().any(|m| m.file == *name) {
+                texts.insert(name.as_str(), text);
             }
         }
         if manifest.variants.is_empty() {
             return Err(ProgramError::unusable(&file, "lists no variants"));
         }
-        let variants: Vec<ProgramVariant> =
+        let mut variants: Vec<ProgramVariant> =
             manifest.variants.iter().map(|v| variant(path, &manifest, v)).collect::<Result<_, _>>()?;
-        let weights = SafetensorsFile::open(&path.join(plain(path, &manifest.weights)?))?;
+        let code = modules(path, &manifest, &texts, &variants)?;
+        for (i, code) in code.into_iter().enumerate() {
+            let target = crate::kernels::target();
+            let (_, on_cpus) = driver::programs(&variants[i].locals, &target, &mut Timings::default());
+            variants[i].on_gpus = Some(OnGpus { code: Ok(code), on_cpus });
+        }
+        for (v, stored) in variants.iter_mut().zip(&manifest.variants) {
+            agree(&file, &manifest, v, stored)?;
+        }
+        let placement = texts.remove("plan.txt").unwrap_or_default();
+        let weights = Weights::Own(SafetensorsFile::open(&path.join(plain(path, &manifest.weights)?))?);
         let dir = ProgramDir { path: path.to_path_buf(), manifest, placement, warnings, variants, weights };
+        dir.check_weights()?;
+        Ok(dir)
+    }
+
+    /// The same program with the weights of another file: any that can be read for the program's model.
+    pub fn with_weights(self, file: &Path) -> Result<ProgramDir, ProgramError> {
+        let import = &self.manifest.import;
+        let dtype = import.dtype.as_deref().map(|name| {
+            let unknown = || ProgramError::unusable(&self.path, format!("`{name}` is no type of elements"));
+            DType::from_name(name).ok_or_else(unknown)
+        });
+        let options = ModelOptions {
+            weights: Some(file.to_path_buf()),
+            shapes: import.shapes.clone(),
+            float: dtype.transpose()?,
+            ..ModelOptions::default()
+        };
+        let model = Model::open(&self.path.join(plain(&self.path, &import.model)?), options)?;
+        let dir = ProgramDir { weights: Weights::Given(Box::new(model)), ..self };
         dir.check_weights()?;
         Ok(dir)
     }
@@ -95,6 +162,10 @@ impl ProgramDir {
     /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    pub(crate) fn unusable(&self, why: impl Into<String>) -> ProgramError {
+        ProgramError::unusable(&self.path, why)
     }
 
     /// The manifest.
@@ -112,6 +183,16 @@ impl ProgramDir {
         &self.warnings
     }
 
+    /// How many devices the program was compiled for.
+    pub fn devices(&self) -> usize {
+        self.variants.iter().map(|v| v.programs.len()).max().unwrap_or(1)
+    }
+
+    /// CPU devices that run the program: as many as it was compiled for.
+    pub fn cpus(&self) -> Devices {
+        if self.devices() == 1 { Devices::one(DeviceKind::Cpu) } else { Devices::two(DeviceKind::Cpu) }
+    }
+
     /// The programs; the first is for full calls.
     pub fn variants(&self) -> &[ProgramVariant] {
         &self.variants
@@ -119,18 +200,42 @@ impl ProgramDir {
 
     /// Reads a weight.
     pub fn weight(&self, name: &str) -> Result<Tensor, ProgramError> {
-        Ok(to_tensor(&self.weights.read(name)?))
+        match &self.weights {
+            Weights::Own(file) => Ok(to_tensor(&file.read(name)?)),
+            Weights::Given(model) => {
+                let graph = &self.variants[0].whole;
+                let read = model.weight(name)?;
+                let param = graph.weights().find(|p| *p.name == *name);
+                Ok(param.map_or_else(|| read.clone(), |p| read.cast(graph.ty(p.value).dtype)))
+            }
+        }
     }
 
     /// Names, types and shapes of the weights must be those of the graph.
     fn check_weights(&self) -> Result<(), ProgramError> {
         let graph = &self.variants[0].whole;
-        let unusable = |problem: String| Err(ProgramError::unusable(self.weights.path(), problem));
+        let wanted = graph.params.iter().filter(|p| !matches!(p.kind, ParamKind::Input { .. }));
+        let file = match &self.weights {
+            Weights::Own(file) => file,
+            Weights::Given(model) => {
+                let missing = wanted
+                    .map(|p| (&*p.name, &graph.ty(p.value).shape))
+                    .find(|(name, shape)| model.weight_shape(name).is_none_or(|has| has != &shape[..]));
+                return match missing {
+                    None => Ok(()),
+                    Some((name, shape)) => {
+                        let problem = format!("is not the program's model: it has no weight `{name}` of shape {shape}");
+                        Err(ProgramError::unusable(model.path(), problem))
+                    }
+                };
+            }
+        };
+        let unusable = |problem: String| Err(ProgramError::unusable(file.path(), problem));
         let mut known = Vec::new();
-        for p in graph.params.iter().filter(|p| !matches!(p.kind, ParamKind::Input { .. })) {
+        for p in wanted {
             known.push(&*p.name);
             let want = graph.ty(p.value);
-            match self.weights.info(&p.name) {
+            match file.info(&p.name) {
                 None => return unusable(format!("has no weight `{}`", p.name)),
                 Some((dtype, shape)) if dtype != want.dtype || *shape != want.shape[..] => {
                     return unusable(format!("`{}` is {dtype}{shape:?}, the program takes {want}", p.name));
@@ -138,7 +243,7 @@ impl ProgramDir {
                 Some(_) => {}
             }
         }
-        match self.weights.names().find(|n| !known.contains(n)) {
+        match file.names().find(|n| !known.contains(n)) {
             Some(name) => unusable(format!("has a weight `{name}`, which the program does not have")),
             None => Ok(()),
         }
@@ -224,23 +329,82 @@ fn variant(dir: &Path, manifest: &Manifest, v: &VariantManifest) -> Result<Progr
     if let Some(fault) = check::placement::check(&whole, &interface, &locals).first() {
         return unusable(format!("the devices' graphs do not compute the whole one: {fault}"));
     }
-    let mut timings = Timings::default();
-    let (_, programs) = driver::programs(&locals, &crate::kernels::target(), &mut timings);
+    let target = match manifest.modules.is_empty() {
+        true => crate::kernels::target_of(DeviceKind::Cpu, Precision::F32),
+        false => crate::kernels::target_of(DeviceKind::Ptx, precision(&path, manifest)?),
+    };
+    let (_, programs) = driver::programs(&locals, &*target, &mut Timings::default());
     if let Some(fault) = check::program::check(&programs).first() {
         return unusable(format!("its programs cannot be run: {fault}"));
     }
     let (params, outputs) = driver::ports(&explicit);
-    let found = ProgramVariant { rows: v.rows, whole, interface, locals, programs, params, outputs };
-    // Another version may fuse or place otherwise: the graphs say what counts.
-    if manifest.compiler == COMPILER {
-        let machine = Catalogue::built_in().get(&manifest.hardware.name);
-        let stored = v.devices.iter().map(|d| d.target.clone()).collect();
-        let described = manifest::describe(found.loadable(), &machine.map_or(stored, |m| targets(&m)));
-        if described != (v.params.clone(), v.outputs.clone(), v.devices.clone()) {
-            return unusable("its commands are not those of its graphs; compile again".to_string());
+    Ok(ProgramVariant { rows: v.rows, whole, interface, locals, programs, params, outputs, on_gpus: None })
+}
+
+fn precision(file: &Path, manifest: &Manifest) -> Result<Precision, ProgramError> {
+    let name = &manifest.precision;
+    let known = Precision::ALL.into_iter().find(|p| p.name() == name);
+    known.ok_or_else(|| ProgramError::unusable(file, format!("has precision `{name}`, which is none")))
+}
+
+/// The code of GPUs for each variant: the directory's PTX, and the launches that the graphs give. Nothing for CPUs.
+fn modules(
+    dir: &Path,
+    manifest: &Manifest,
+    texts: &BTreeMap<&str, String>,
+    variants: &[ProgramVariant],
+) -> Result<Vec<Vec<GpuCode>>, ProgramError> {
+    if manifest.modules.is_empty() {
+        return Ok(Vec::new());
+    }
+    let path = dir.join("program.json");
+    let gpu = Gpu { precision: precision(&path, manifest)? };
+    let programs: Vec<&[DeviceProgram]> = variants.iter().map(|v| &v.programs[..]).collect();
+    let mut made = crate::kernels::gpu::compile_variants(&gpu, &programs)?;
+    let devices = made.iter().map(Vec::len).max().unwrap_or(0);
+    if manifest.modules.len() != devices {
+        let problem = format!("lists {} PTX files for {devices} devices", manifest.modules.len());
+        return Err(ProgramError::unusable(&path, problem));
+    }
+    for (d, module) in manifest.modules.iter().enumerate() {
+        let file = dir.join(plain(dir, &module.file)?);
+        let Some(text) = texts.get(module.file.as_str()) else {
+            return Err(ProgramError::unusable(&file, "is not among the files of program.json"));
+        };
+        for code in made.iter_mut().filter_map(|v| v.get_mut(d)) {
+            if manifest.compiler == COMPILER && (*code.text != **text || code.kernels[..] != module.kernels[..]) {
+                let problem = "is not the code that the program's graphs give; compile again";
+                return Err(ProgramError::unusable(&file, problem));
+            }
+            code.text = text.as_str().into();
         }
     }
-    Ok(found)
+    Ok(made)
+}
+
+/// Holds the manifest against what the graphs give. Another version of the compiler may fuse or place otherwise: the
+/// graphs say what counts, and code that does not fit them is not run.
+fn agree(
+    file: &Path,
+    manifest: &Manifest,
+    v: &mut ProgramVariant,
+    stored: &VariantManifest,
+) -> Result<(), ProgramError> {
+    let machine = Catalogue::built_in().get(&manifest.hardware.name);
+    let named = stored.devices.iter().map(|d| d.target.clone()).collect();
+    let code = v.on_gpus.as_ref().and_then(|g| g.code.as_deref().ok());
+    let described = manifest::describe(v.compiled(&v.programs, code), &machine.map_or(named, |m| targets(&m)));
+    if described == (stored.params.clone(), stored.outputs.clone(), stored.devices.clone()) {
+        return Ok(());
+    }
+    if manifest.compiler == COMPILER {
+        return Err(ProgramError::unusable(file, "its commands are not those of its graphs; compile again"));
+    }
+    if let Some(gpus) = &mut v.on_gpus {
+        let by = &manifest.compiler;
+        gpus.code = Err(format!("was made by intwain {by}, whose code {COMPILER} does not launch; compile again"));
+    }
+    Ok(())
 }
 
 fn graph(dir: &Path, manifest: &Manifest, name: &str) -> Result<Graph, ProgramError> {

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct ProgramSession<'d> {
     dir: &'d ProgramDir,
+    kind: DeviceKind,
     engines: Engines,
     /// Inputs that are positions in tables.
     lookups: Vec<Lookup>,
@@ -22,13 +23,26 @@ pub struct ProgramSession<'d> {
 }
 
 impl<'d> ProgramSession<'d> {
-    /// Starts the devices' threads.
-    pub fn new(dir: &'d ProgramDir, threads: Option<usize>) -> Result<ProgramSession<'d>, ProgramError> {
-        let devices = dir.variants().iter().map(|v| v.programs.len()).max().unwrap_or(1);
-        let devices = if devices == 1 { Devices::one(DeviceKind::Cpu) } else { Devices::two(DeviceKind::Cpu) };
-        let engines = Engines::open(&devices, Precision::F32, threads).map_err(RunError::from)?;
+    /// Opens devices, as many as the program was compiled for; `threads` is for each CPU device, `None` for the
+    /// machine's cores divided by the devices.
+    pub fn new(
+        dir: &'d ProgramDir,
+        devices: &Devices,
+        threads: Option<usize>,
+    ) -> Result<ProgramSession<'d>, ProgramError> {
+        let (has, given) = (dir.devices(), devices.count());
+        if has != given {
+            let problem = format!("is a program for {has} device(s), not for the {given} of {devices}");
+            return Err(dir.unusable(problem));
+        }
+        let kind = devices.kind();
+        for v in dir.variants() {
+            v.loadable(kind).map_err(|why| dir.unusable(why))?;
+        }
+        // The code is there already, in the precision that it was compiled for.
+        let engines = Engines::open(devices, Precision::F32, threads).map_err(RunError::from)?;
         let lookups = lookups::find(&dir.variants()[0].whole);
-        Ok(ProgramSession { dir, engines, lookups, loaded: Vec::new() })
+        Ok(ProgramSession { dir, kind, engines, lookups, loaded: Vec::new() })
     }
 
     /// What the program takes and gives.
@@ -96,7 +110,7 @@ impl<'d> ProgramSession<'d> {
                 takes.zip(given).find(|(takes, given)| takes != given).and_then(|(_, given)| given).unwrap_or(&1);
             let problem =
                 format!("mixes rows, so that a call cannot be filled up: {why}; compile the model with --batch {rows}");
-            ProgramError::unusable(self.dir.path(), problem)
+            self.dir.unusable(problem)
         })
     }
 
@@ -107,7 +121,8 @@ impl<'d> ProgramSession<'d> {
         }
         let dir = self.dir;
         let program = &dir.variants()[variant];
-        let loaded = Variant::new(program.loadable(), &self.engines, |param| {
+        let loadable = program.loadable(self.kind).map_err(|why| dir.unusable(why))?;
+        let loaded = Variant::new(loadable, &self.engines, |param| {
             dir.weight(&program.params[param].name).map_err(|e| RunError::Options(e.to_string()))
         })?;
         self.loaded.push((variant, loaded));

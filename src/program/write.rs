@@ -1,13 +1,17 @@
 //! Writes a program directory beside its place, then renames it, so that no partial one is ever seen.
 
-use super::manifest::{self, Machine, Manifest, VariantManifest};
+use super::manifest::{self, ImportManifest, Machine, Manifest, ModuleManifest, VariantManifest};
 use super::{COMPILER, FORMAT, ProgramError};
-use crate::driver::Compiled;
+use crate::driver::{Compiled, Loadable};
+use crate::kernels::{self, gpu::GpuCode};
 use crate::model::{Model, ModelError};
 use crate::report;
+use intwain_codegen::ptx::EmitError;
+use intwain_codegen::schedule::gpu::{Gpu, Precision};
 use intwain_ir::{DType, ParamKind, Tensor, Type};
 use intwain_passes::hardware::{DeviceKind, Hardware};
 use intwain_passes::place::Strategy;
+use intwain_passes::program::DeviceProgram;
 use safetensors::tensor::{Dtype, View};
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -19,13 +23,13 @@ use std::path::Path;
 pub fn write(
     dir: &Path,
     model: &Model,
-    hardware: &Hardware,
+    (hardware, precision): (&Hardware, Precision),
     variants: &[Compiled],
     asked: Option<Strategy>,
 ) -> Result<Manifest, ProgramError> {
     compiles_for(dir, hardware)?;
     let partial = beside(dir, "partial")?;
-    let result = fill(&partial, model, hardware, variants, asked).and_then(|m| {
+    let result = fill(&partial, model, (hardware, precision), variants, asked).and_then(|m| {
         put(&partial, dir)?;
         Ok(m)
     });
@@ -38,12 +42,17 @@ pub fn write(
 
 /// Whether a program for this machine can be written into this directory.
 pub fn compiles_for(dir: &Path, hardware: &Hardware) -> Result<(), ProgramError> {
-    if let Some(gpu) = hardware.devices.iter().find(|d| d.kind == DeviceKind::Gpu) {
+    let too_old = |target: &str| target.strip_prefix("sm_").and_then(|n| n.parse::<u32>().ok()).is_none_or(|n| n < 80);
+    let gpus = hardware.devices.iter().filter(|d| d.kind == DeviceKind::Gpu);
+    if let Some(gpu) = gpus.clone().find(|d| too_old(&d.target)) {
         let problem = format!(
-            "a program for `{}` ({}) needs PTX, which this version does not write; --hardware cpu compiles for the CPU, \
-             and plan and inspect take any machine",
-            hardware.name, gpu.name
+            "a program for `{}` needs code for {} ({}); code is written for sm_80 and later",
+            hardware.name, gpu.name, gpu.target
         );
+        return Err(ProgramError::unusable(dir, problem));
+    }
+    if gpus.count() != hardware.devices.len() && !hardware.devices.iter().all(|d| d.kind == DeviceKind::Cpu) {
+        let problem = format!("`{}` has devices of several kinds; a program runs on devices of one", hardware.name);
         return Err(ProgramError::unusable(dir, problem));
     }
     replaceable(dir)
@@ -91,15 +100,32 @@ fn put(partial: &Path, dir: &Path) -> Result<(), ProgramError> {
     Ok(())
 }
 
+/// The files that are written, with their hashes.
+struct Files<'d> {
+    dir: &'d Path,
+    hashes: BTreeMap<String, String>,
+}
+
+impl Files<'_> {
+    fn put(&mut self, name: impl Into<String>, text: &str) -> Result<String, ProgramError> {
+        let name = name.into();
+        let path = self.dir.join(&name);
+        std::fs::write(&path, text).map_err(ProgramError::io(&path))?;
+        self.hashes.insert(name.clone(), manifest::sha256(text.as_bytes()));
+        Ok(name)
+    }
+}
+
 fn fill(
     dir: &Path,
     model: &Model,
-    hardware: &Hardware,
+    (hardware, precision): (&Hardware, Precision),
     variants: &[Compiled],
     asked: Option<Strategy>,
 ) -> Result<Manifest, ProgramError> {
     std::fs::create_dir(dir).map_err(ProgramError::io(dir))?;
-    let mut files = BTreeMap::new();
+    let mut files = Files { dir, hashes: BTreeMap::new() };
+    let code = code(hardware, precision, &variants.iter().map(|v| &v.programs[..]).collect::<Vec<_>>())?;
     let mut listed = Vec::new();
     let mut plan = String::new();
     for (i, compiled) in variants.iter().enumerate() {
@@ -108,17 +134,13 @@ fn fill(
             (0, _) | (_, None) => String::new(),
             (_, Some(rows)) => format!(".rows{rows}"),
         };
-        let mut text = |name: String, text: String| -> Result<String, ProgramError> {
-            let path = dir.join(&name);
-            std::fs::write(&path, &text).map_err(ProgramError::io(&path))?;
-            files.insert(name.clone(), manifest::sha256(text.as_bytes()));
-            Ok(name)
-        };
-        let whole = text(format!("whole{suffix}.ir"), format!("{}\n", compiled.explicit))?;
+        let whole = files.put(format!("whole{suffix}.ir"), &format!("{}\n", compiled.explicit))?;
         let graphs = compiled.locals.iter().enumerate();
-        let graphs: Vec<String> =
-            graphs.map(|(k, g)| text(format!("graph{k}{suffix}.ir"), format!("{g}\n"))).collect::<Result<_, _>>()?;
-        let (params, outputs, devices) = manifest::describe(compiled.loadable(), &targets(hardware));
+        let graphs: Vec<String> = graphs
+            .map(|(k, g)| files.put(format!("graph{k}{suffix}.ir"), &format!("{g}\n")))
+            .collect::<Result<_, _>>()?;
+        let program = Loadable { code: code.as_ref().map(|c| &c[i][..]), ..compiled.loadable() };
+        let (params, outputs, devices) = manifest::describe(program, &targets(hardware));
         plan.push_str(&format!("{}{report}\n", if i > 0 { "\n" } else { "" }));
         let placement = serde_json::to_value(&report).expect("a report has string keys and no failing parts");
         let (rows, strategy, micro_batches) = (report.batch, report.strategy.to_string(), report.micro_batches);
@@ -134,15 +156,24 @@ fn fill(
             placement,
         });
     }
-    let path = dir.join("plan.txt");
-    std::fs::write(&path, &plan).map_err(ProgramError::io(&path))?;
-    files.insert("plan.txt".to_string(), manifest::sha256(plan.as_bytes()));
+    let mut modules = Vec::new();
+    for made in code.iter().flat_map(|c| one_per_device(c)) {
+        let file = files.put(format!("device{}.ptx", modules.len()), &made.text)?;
+        modules.push(ModuleManifest { file, kernels: made.kernels.to_vec() });
+    }
+    files.put("plan.txt", &plan)?;
+    let import = ImportManifest {
+        model: files.put("model.json", model.architecture())?,
+        shapes: model.options().shapes.clone(),
+        dtype: model.options().float.map(|d| d.name().to_string()),
+    };
     let weights = "weights.safetensors".to_string();
     if let Some(first) = variants.first() {
         let file = dir.join(&weights);
         write_weights(&file, model, first)?;
         // The library makes files that only their owner reads.
-        let like = std::fs::metadata(&path).map_err(ProgramError::io(&path))?.permissions();
+        let plan = dir.join("plan.txt");
+        let like = std::fs::metadata(&plan).map_err(ProgramError::io(&plan))?.permissions();
         std::fs::set_permissions(&file, like).map_err(ProgramError::io(&file))?;
     }
     let manifest = Manifest {
@@ -150,15 +181,34 @@ fn fill(
         compiler: COMPILER.to_string(),
         model: model.name().to_string(),
         architecture: variants.first().map_or(String::new(), |v| super::read::architecture(&v.explicit)),
+        import,
         hardware: Machine { name: hardware.name.clone(), hash: hardware.hash() },
-        files,
+        precision: precision.name().to_string(),
+        files: files.hashes,
         weights,
+        modules,
         variants: listed,
     };
     let text = serde_json::to_string_pretty(&manifest).expect("a manifest has string keys and no failing parts");
     let path = dir.join("program.json");
     std::fs::write(&path, text + "\n").map_err(ProgramError::io(&path))?;
     Ok(manifest)
+}
+
+/// The code of every variant's devices, where they are GPUs.
+fn code(
+    hardware: &Hardware,
+    precision: Precision,
+    variants: &[&[DeviceProgram]],
+) -> Result<Option<Vec<Vec<GpuCode>>>, EmitError> {
+    let gpus = hardware.devices.iter().any(|d| d.kind == DeviceKind::Gpu);
+    gpus.then(|| kernels::gpu::compile_variants(&Gpu { precision }, variants)).transpose()
+}
+
+/// The modules of the devices: all variants of a device share one.
+fn one_per_device(variants: &[Vec<GpuCode>]) -> impl Iterator<Item = &GpuCode> {
+    let devices = variants.iter().map(Vec::len).max().unwrap_or(0);
+    (0..devices).filter_map(|d| variants.iter().find_map(|v| v.get(d)))
 }
 
 /// What code is generated for on each device.

@@ -7,6 +7,7 @@ use super::gpu::{self, Driver};
 use super::links::Route;
 use super::team::Team;
 use crate::cuda::CudaError;
+use crate::kernels::gpu::GpuCode;
 use intwain_codegen::schedule::gpu::{Gpu, Precision};
 use intwain_passes::program::DeviceProgram;
 use std::sync::Arc;
@@ -67,8 +68,13 @@ impl Engines {
         }
     }
 
-    /// Loads one program per device, on as many devices as there are programs.
-    pub(super) fn load(&self, programs: &[DeviceProgram]) -> Result<Vec<Box<dyn Device>>, LoadError> {
+    /// Loads one program per device, on as many devices as there are programs. `code` is what GPUs run instead of
+    /// compiling the programs.
+    pub(super) fn load(
+        &self,
+        programs: &[DeviceProgram],
+        code: Option<&[GpuCode]>,
+    ) -> Result<Vec<Box<dyn Device>>, LoadError> {
         assert!(programs.len() <= self.count(), "{} programs for {} devices", programs.len(), self.count());
         match self {
             Engines::Cpu(teams) => {
@@ -77,7 +83,7 @@ impl Engines {
                 };
                 programs.iter().zip(teams).map(load).collect()
             }
-            Engines::Gpu(drivers, target) => gpu::load(programs, drivers, target),
+            Engines::Gpu(drivers, target) => gpu::load(programs, code, drivers, target),
         }
     }
 

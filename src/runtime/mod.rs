@@ -79,7 +79,7 @@ impl Variant {
     ) -> Result<Variant, E> {
         let programs = compiled.programs;
         let links = Links::new(engines.routes(programs)).map_err(LoadError::from)?;
-        let mut devices = engines.load(programs)?;
+        let mut devices = engines.load(programs, compiled.code)?;
         let buffer = |list: &[Binding], port: &Port| list.iter().find(|b| b.name == port.name).map(|b| b.buffer);
         let place = |port: &Port, list: fn(&DeviceProgram) -> &[Binding]| Place {
             port: port.clone(),

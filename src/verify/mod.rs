@@ -128,13 +128,14 @@ pub fn verify_directory(
     for v in dir.variants() {
         let name = v.rows.map_or("whole".to_string(), |r| format!("{r} rows"));
         progress(&format!("verifying {name}"));
+        let program = v.loadable(options.devices.kind()).map_err(|why| dir.unusable(why))?;
         let mut whole = Whole::new(&v.whole, options);
         let judged = Judged {
             strategy: name,
             promised_equal: whole.promised_equal(!split_sums(&v.locals)),
             interface: &v.interface,
             locals: &v.locals,
-            program: v.loadable(),
+            program,
         };
         programs.push(whole.judge(&judged, timings)?);
     }

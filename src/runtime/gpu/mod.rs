@@ -33,13 +33,17 @@ pub(super) fn cuda(ordinals: &[u32]) -> Result<Vec<Arc<dyn Driver>>, CudaError> 
     cuda::open(ordinals)
 }
 
-/// Compiles and loads one program per device.
+/// Loads one program per device, compiled now unless its code is there.
 pub(super) fn load(
     programs: &[DeviceProgram],
+    code: Option<&[GpuCode]>,
     drivers: &[Arc<dyn Driver>],
     target: &Gpu,
 ) -> Result<Vec<Box<dyn Device>>, LoadError> {
-    let code: Vec<GpuCode> = programs.iter().map(|p| kernels::gpu::compile(target, p)).collect::<Result<_, _>>()?;
+    let code: Vec<GpuCode> = match code {
+        Some(code) => code.to_vec(),
+        None => programs.iter().map(|p| kernels::gpu::compile(target, p)).collect::<Result<_, _>>()?,
+    };
     let mailboxes = code.iter().zip(drivers).map(|(c, driver)| Mailboxes::new(driver, c));
     let mailboxes: Vec<Mailboxes> = mailboxes.collect::<Result<_, _>>()?;
     let addresses: Vec<BTreeMap<usize, Address>> = mailboxes.iter().map(Mailboxes::addresses).collect();

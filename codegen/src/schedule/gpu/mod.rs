@@ -46,6 +46,20 @@ pub enum Precision {
     Bf16,
 }
 
+impl Precision {
+    /// All of them.
+    pub const ALL: [Precision; 3] = [Precision::F32, Precision::Tf32, Precision::Bf16];
+
+    /// How people name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::Tf32 => "tf32",
+            Precision::Bf16 => "bf16",
+        }
+    }
+}
+
 /// The GPU that kernels are made for: anything from sm_80 on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gpu {
