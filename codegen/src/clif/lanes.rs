@@ -240,6 +240,18 @@ impl Stream<'_, '_, '_> {
     fn int(&self) -> ir::Type {
         clif_type(RegType { dtype: DType::I32, lanes: self.lanes })
     }
+
+    /// An integer operation that vectors lack, lane by lane.
+    fn each(&mut self, x: Value, y: Value, f: impl Fn(&mut Emitter<'_, '_>, Value, Value) -> Value) -> Value {
+        if self.lanes == 1 {
+            return f(self.e, x, y);
+        }
+        let lanes = [0u8, 1, 2, 3].map(|i| {
+            let (a, b) = (self.e.b.ins().extractlane(x, i), self.e.b.ins().extractlane(y, i));
+            f(self.e, a, b)
+        });
+        self.e.pack(DType::I32, &lanes)
+    }
 }
 
 impl Emit for Stream<'_, '_, '_> {
@@ -313,14 +325,24 @@ impl Emit for Stream<'_, '_, '_> {
     fn sar(&mut self, x: Value, n: u32) -> Value {
         self.e.b.ins().sshr_imm_u(x, i64::from(n))
     }
-    fn libcall(&mut self, f: Libcall, x: Value) -> Value {
-        if self.lanes == 1 {
-            return self.e.call(f, &[x]);
-        }
-        let lanes = [0u8, 1, 2, 3].map(|i| {
-            let lane = self.e.b.ins().extractlane(x, i);
-            self.e.call(f, &[lane])
-        });
-        self.e.pack(DType::F32, &lanes)
+    fn ixor(&mut self, x: Value, y: Value) -> Value {
+        self.e.b.ins().bxor(x, y)
+    }
+    fn imul(&mut self, x: Value, y: Value) -> Value {
+        self.e.b.ins().imul(x, y)
+    }
+    fn umulhi(&mut self, x: Value, y: Value) -> Value {
+        self.each(x, y, |e, x, y| {
+            let (x, y) = (e.b.ins().uextend(types::I64, x), e.b.ins().uextend(types::I64, y));
+            let product = e.b.ins().imul(x, y);
+            let high = e.b.ins().ushr_imm_u(product, 32);
+            e.b.ins().ireduce(types::I32, high)
+        })
+    }
+    fn shl_by(&mut self, x: Value, n: Value) -> Value {
+        self.each(x, n, |e, x, n| e.b.ins().ishl(x, n))
+    }
+    fn shr(&mut self, x: Value, n: u32) -> Value {
+        self.e.b.ins().ushr_imm_u(x, i64::from(n))
     }
 }

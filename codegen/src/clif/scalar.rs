@@ -77,8 +77,11 @@ impl Emitter<'_, '_> {
             }
             Binary::Max | Binary::Min => return self.extremum(op, dtype, lanes, [a, b], constants),
             Binary::Mod => self.call_binary(dtype, lanes, Libcall::ModF32, Libcall::ModF64, a, b),
-            Binary::Pow => self.call_binary(dtype, lanes, Libcall::PowF32, Libcall::PowF64, a, b),
-            Binary::Atan2 => self.call_binary(dtype, lanes, Libcall::Atan2F32, Libcall::Atan2F64, a, b),
+            Binary::Pow if dtype == DType::F64 => self.call(Libcall::PowF64, &[a, b]),
+            Binary::Atan2 if dtype == DType::F64 => self.call(Libcall::Atan2F64, &[a, b]),
+            Binary::Pow | Binary::Atan2 => {
+                expand::binary_f32(&mut Stream { e: self, lanes }, op, a, b).expect("these are expansions")
+            }
             Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => {
                 unreachable!("the verifier refuses bitwise operations on floats")
             }

@@ -4,7 +4,7 @@ use super::EmitError;
 use super::emit::Emitter;
 use super::range::{Interval, of_type};
 use super::stream::Stream;
-use super::text::{Class, Value, float, int, literal, long};
+use super::text::{Agreement, Class, Value, When, float, int, literal, long};
 use intwain_ir::DType;
 use intwain_ir::scalar::expand;
 use intwain_ir::scalar::{self, Binary, Compare, Scalar, Unary};
@@ -107,12 +107,8 @@ impl Emitter<'_> {
             Unary::Trunc => self.t.op(class, &format!("cvt.rzi.{ty}.{ty}"), &[v]),
             _ if dtype == DType::F64 => return Err(self.unsupported(format!("{} of f64", op.name()))),
             _ => {
-                let mut stream = Stream::new(self);
-                let y = expand::unary_f32(&mut stream, op, v);
-                match (y, stream.missing()) {
-                    (Some(y), None) => y,
-                    _ => return Err(self.unsupported(op.name())),
-                }
+                let y = expand::unary_f32(&mut Stream::new(self), op, v);
+                return y.ok_or_else(|| self.unsupported(op.name()));
             }
         })
     }
@@ -166,6 +162,11 @@ impl Emitter<'_> {
                 return Ok(self.t.op(class, &format!("cvt.rmi.{ty}.{ty}"), &[q]));
             }
             Binary::Max | Binary::Min => return Ok(self.extremum(op, class, ty, a, b)),
+            Binary::Pow | Binary::Atan2 if dtype != DType::F64 => {
+                let y = expand::binary_f32(&mut Stream::new(self), op, a, b);
+                return y.ok_or_else(|| self.unsupported(op.name()));
+            }
+            Binary::Mod if dtype != DType::F64 => return Ok(self.modulo(a, b)),
             Binary::Mod
             | Binary::Pow
             | Binary::Atan2
@@ -188,6 +189,86 @@ impl Emitter<'_> {
         let nan = self.t.op(Class::Pred, &format!("setp.nan.{ty}"), &[a, b]);
         let sum = self.t.op(class, &format!("add.rn.{ty}"), &[a, b]);
         self.select(nan, sum, y)
+    }
+
+    /// x − y·⌊x/y⌋ of f32: the exact remainder by integer division, 32 bits of the quotient a trip, then its sign.
+    fn modulo(&mut self, x: Value, y: Value) -> Value {
+        let (x, y) = (self.t.in_reg(x), self.t.in_reg(y));
+        let ([mx, ex], [my, ey]) = (self.parts(x), self.parts(y));
+        // Without a finite x and a y other than 0 the loop isn't to run.
+        let magnitudes = [x, y].map(|v| self.t.op(Class::Float, "abs.f32", &[v]));
+        let finite = self.t.op(Class::Pred, "setp.lt.f32", &[magnitudes[0], float(f32::INFINITY)]);
+        let nonzero = self.t.op(Class::Pred, "setp.gt.f32", &[magnitudes[1], float(0.0)]);
+        let defined = self.t.op(Class::Pred, "and.pred", &[finite, nonzero]);
+        let divisor = self.select(defined, my, int(1));
+        let divisor = self.t.op(Class::Long, "cvt.u64.u32", &[divisor]);
+        let smaller = self.t.op(Class::Pred, "setp.lt.f32", &[magnitudes[0], magnitudes[1]]);
+        let (left, r) = (self.t.fresh(Class::Int), self.t.fresh(Class::Long));
+        self.t.to(left, "sub.s32", &[ex, ey]);
+        let start = self.t.op(Class::Long, "cvt.u64.u32", &[mx]);
+        self.t.to(r, "rem.u64", &[start, divisor]);
+        let (again, done) = (self.t.label("remainder"), self.t.label("remaindered"));
+        self.t.mark(&again);
+        let none = self.t.op(Class::Pred, "setp.le.s32", &[left, int(0)]);
+        self.t.jump_if(none, When::True, Agreement::Divergent, &done);
+        let step = self.t.op(Class::Int, "min.s32", &[left, int(32)]);
+        let raised = self.t.op(Class::Long, "shl.b64", &[r, step]);
+        self.t.to(r, "rem.u64", &[raised, divisor]);
+        self.t.to(left, "sub.s32", &[left, step]);
+        self.t.jump(&again);
+        self.t.place(&done);
+        // r · 2^(ey − 150), which is exact; the power may be subnormal.
+        let low = self.t.op(Class::Int, "cvt.u32.u64", &[r]);
+        let whole = self.t.op(Class::Float, "cvt.rn.f32.u32", &[low]);
+        let below = self.t.op(Class::Int, "add.s32", &[ey, int(-1)]);
+        let subnormal = self.t.op(Class::Int, "shl.b32", &[int(1), below]);
+        let biased = self.t.op(Class::Int, "add.s32", &[ey, int(-23)]);
+        let normal = self.t.op(Class::Int, "shl.b32", &[biased, int(23)]);
+        let is_normal = self.t.op(Class::Pred, "setp.gt.s32", &[biased, int(0)]);
+        let bits = self.select(is_normal, normal, subnormal);
+        let scale = self.t.op(Class::Float, "mov.b32", &[bits]);
+        let rest = self.t.op(Class::Float, "mul.rn.f32", &[whole, scale]);
+        let rest = self.select(smaller, magnitudes[0], rest);
+        let rest = self.select(defined, rest, float(f32::NAN));
+        self.floored(x, y, rest)
+    }
+
+    /// From the magnitude of a truncated remainder to that of a floored one.
+    fn floored(&mut self, x: Value, y: Value, magnitude: Value) -> Value {
+        let r = self.with_sign(magnitude, x);
+        let zero = self.t.op(Class::Pred, "setp.eq.f32", &[r, float(0.0)]);
+        let (a, b) = (
+            self.t.op(Class::Pred, "setp.lt.f32", &[r, float(0.0)]),
+            self.t.op(Class::Pred, "setp.lt.f32", &[y, float(0.0)]),
+        );
+        let differ = self.t.op(Class::Pred, "xor.pred", &[a, b]);
+        let sum = self.t.op(Class::Float, "add.rn.f32", &[r, y]);
+        let z = self.select(differ, sum, r);
+        let signed = self.with_sign(r, y);
+        let z = self.select(zero, signed, z);
+        let nan = self.t.op(Class::Pred, "setp.nan.f32", &[y, y]);
+        self.select(nan, y, z)
+    }
+
+    /// The magnitude of x with the sign of another.
+    fn with_sign(&mut self, x: Value, sign: Value) -> Value {
+        let [x, sign] = [x, sign].map(|v| self.t.op(Class::Int, "mov.b32", &[v]));
+        let magnitude = self.t.op(Class::Int, "and.b32", &[x, int(i32::MAX)]);
+        let sign = self.t.op(Class::Int, "and.b32", &[sign, int(i32::MIN)]);
+        let bits = self.t.op(Class::Int, "or.b32", &[magnitude, sign]);
+        self.t.op(Class::Float, "mov.b32", &[bits])
+    }
+
+    /// m and e with |x| = m · 2^(e − 150), e ≥ 1.
+    fn parts(&mut self, x: Value) -> [Value; 2] {
+        let bits = self.t.op(Class::Int, "mov.b32", &[x]);
+        let bits = self.t.op(Class::Int, "and.b32", &[bits, int(i32::MAX)]);
+        let exponent = self.t.op(Class::Int, "shr.u32", &[bits, int(23)]);
+        let fraction = self.t.op(Class::Int, "and.b32", &[bits, int(0x007f_ffff)]);
+        let normal = self.t.op(Class::Int, "or.b32", &[fraction, int(0x0080_0000)]);
+        let subnormal = self.t.op(Class::Pred, "setp.eq.s32", &[exponent, int(0)]);
+        let m = self.select(subnormal, fraction, normal);
+        [m, self.t.op(Class::Int, "max.s32", &[exponent, int(1)])]
     }
 
     pub(super) fn fma_float(&mut self, dtype: DType, x: Value, y: Value, z: Value) -> Value {

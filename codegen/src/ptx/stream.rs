@@ -2,23 +2,17 @@
 
 use super::emit::Emitter;
 use super::text::{Class, Value, float, int};
+use intwain_ir::scalar::Compare;
 use intwain_ir::scalar::expand::Emit;
-use intwain_ir::scalar::{Compare, Libcall};
 
 /// Writes the instructions of an expansion.
 pub(super) struct Stream<'e, 'k> {
     e: &'e mut Emitter<'k>,
-    missing: Option<Libcall>,
 }
 
 impl<'e, 'k> Stream<'e, 'k> {
     pub(super) fn new(e: &'e mut Emitter<'k>) -> Self {
-        Stream { e, missing: None }
-    }
-
-    /// A library function that was asked for, which no GPU has.
-    pub(super) fn missing(&self) -> Option<Libcall> {
-        self.missing
+        Stream { e }
     }
 
     fn f(&mut self, code: &str, args: &[Value]) -> Value {
@@ -97,8 +91,19 @@ impl Emit for Stream<'_, '_> {
     fn sar(&mut self, x: Value, n: u32) -> Value {
         self.i("shr.s32", &[x, int(n as i32)])
     }
-    fn libcall(&mut self, f: Libcall, x: Value) -> Value {
-        self.missing.get_or_insert(f);
-        x
+    fn ixor(&mut self, x: Value, y: Value) -> Value {
+        self.i("xor.b32", &[x, y])
+    }
+    fn imul(&mut self, x: Value, y: Value) -> Value {
+        self.i("mul.lo.s32", &[x, y])
+    }
+    fn umulhi(&mut self, x: Value, y: Value) -> Value {
+        self.i("mul.hi.u32", &[x, y])
+    }
+    fn shl_by(&mut self, x: Value, n: Value) -> Value {
+        self.i("shl.b32", &[x, n])
+    }
+    fn shr(&mut self, x: Value, n: u32) -> Value {
+        self.i("shr.u32", &[x, int(n as i32)])
     }
 }

@@ -105,7 +105,7 @@ pub(super) fn unary_single(op: Unary, x: f32) -> f32 {
         | Unary::Cosh
         | Unary::Asinh
         | Unary::Acosh
-        | Unary::Atanh => lanes::unary_one(op, x).expect("expansions and calls cover every function that isn't native"),
+        | Unary::Atanh => lanes::unary_one(op, x).expect("expansions cover every function that isn't native"),
     }
 }
 
@@ -216,8 +216,7 @@ pub(super) fn binary_single(op: Binary, x: f32, y: f32) -> f32 {
         Binary::Mod => call(Libcall::ModF32),
         Binary::Max => maximum(f64::from(x), f64::from(y)) as f32,
         Binary::Min => minimum(f64::from(x), f64::from(y)) as f32,
-        Binary::Pow => call(Libcall::PowF32),
-        Binary::Atan2 => call(Libcall::Atan2F32),
+        Binary::Pow | Binary::Atan2 => lanes::binary_one(op, x, y).expect("these are expansions"),
         Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => {
             binary_integer(op, Scalar::from_f64(DType::I64, f64::from(x)), Scalar::from_f64(DType::I64, f64::from(y)))
                 .to_f64() as f32

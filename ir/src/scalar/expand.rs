@@ -6,12 +6,17 @@
 //! integers, never contracted, reassociated or flushed to zero.
 //!
 //! Error bounds over all finite arguments, in units in the last place of the result (tested in `tests`):
-//! exp 1; expm1, log, log1p, tanh, logistic and erf 2. Polynomials are minimax fits, leading coefficients rounded to
-//! f32 first. NaN gives NaN; infinities and signed zeros give the limits.
+//! exp, sin and cos 1; expm1, log, log1p, tanh, logistic, erf, asin, acos, atan, atan2, sinh, cosh and pow 2; tan,
+//! asinh, acosh and atanh 3. Polynomials are minimax fits, leading coefficients rounded to f32 first. NaN gives NaN;
+//! infinities and signed zeros give the limits.
 //!
-//! Functions not listed here are calls ([`Libcall`]), and so are all functions of f64. f16 and bf16 go through f32.
+//! The remainder of a division is a call ([`Libcall`]), and so are all functions of f64. f16 and bf16 go through f32.
 
-use super::{Compare, Libcall, Unary};
+mod hyperbolic;
+mod power;
+mod trig;
+
+use super::{Binary, Compare, Libcall, Unary};
 use crate::DType;
 
 /// An instruction stream on 32-bit lanes. A value holds an f32, an i32 or the outcome of a comparison.
@@ -57,12 +62,20 @@ pub trait Emit {
     fn iand(&mut self, x: Self::V, y: Self::V) -> Self::V;
     /// Bitwise or.
     fn ior(&mut self, x: Self::V, y: Self::V) -> Self::V;
+    /// Bitwise exclusive or.
+    fn ixor(&mut self, x: Self::V, y: Self::V) -> Self::V;
+    /// Low half of an integer product.
+    fn imul(&mut self, x: Self::V, y: Self::V) -> Self::V;
+    /// High half of the product of two unsigned numbers.
+    fn umulhi(&mut self, x: Self::V, y: Self::V) -> Self::V;
+    /// Left shift by a number that is below 32 in each lane.
+    fn shl_by(&mut self, x: Self::V, n: Self::V) -> Self::V;
+    /// Logical right shift by `n` < 32.
+    fn shr(&mut self, x: Self::V, n: u32) -> Self::V;
     /// Left shift by `n` < 32.
     fn shl(&mut self, x: Self::V, n: u32) -> Self::V;
     /// Arithmetic right shift by `n` < 32.
     fn sar(&mut self, x: Self::V, n: u32) -> Self::V;
-    /// A library function of f32, lane by lane.
-    fn libcall(&mut self, f: Libcall, x: Self::V) -> Self::V;
 }
 
 /// How an operation on one float is computed.
@@ -79,7 +92,6 @@ pub enum Means {
 /// How `op` is computed on f32 or f64. Other types convert first.
 pub fn means(op: Unary, dtype: DType) -> Means {
     let single = dtype != DType::F64;
-    let call = |s: Libcall, d: Libcall| Means::Libcall(if single { s } else { d });
     let expand = |d: Libcall| if single { Means::Expansion } else { Means::Libcall(d) };
     match op {
         Unary::Neg
@@ -101,26 +113,25 @@ pub fn means(op: Unary, dtype: DType) -> Means {
         Unary::Tanh => expand(Libcall::TanhF64),
         Unary::Logistic => expand(Libcall::LogisticF64),
         Unary::Erf => expand(Libcall::ErfF64),
-        Unary::Sin => call(Libcall::SinF32, Libcall::SinF64),
-        Unary::Cos => call(Libcall::CosF32, Libcall::CosF64),
-        Unary::Tan => call(Libcall::TanF32, Libcall::TanF64),
-        Unary::Asin => call(Libcall::AsinF32, Libcall::AsinF64),
-        Unary::Acos => call(Libcall::AcosF32, Libcall::AcosF64),
-        Unary::Atan => call(Libcall::AtanF32, Libcall::AtanF64),
-        Unary::Sinh => call(Libcall::SinhF32, Libcall::SinhF64),
-        Unary::Cosh => call(Libcall::CoshF32, Libcall::CoshF64),
-        Unary::Asinh => call(Libcall::AsinhF32, Libcall::AsinhF64),
-        Unary::Acosh => call(Libcall::AcoshF32, Libcall::AcoshF64),
-        Unary::Atanh => call(Libcall::AtanhF32, Libcall::AtanhF64),
+        Unary::Sin => expand(Libcall::SinF64),
+        Unary::Cos => expand(Libcall::CosF64),
+        Unary::Tan => expand(Libcall::TanF64),
+        Unary::Asin => expand(Libcall::AsinF64),
+        Unary::Acos => expand(Libcall::AcosF64),
+        Unary::Atan => expand(Libcall::AtanF64),
+        Unary::Sinh => expand(Libcall::SinhF64),
+        Unary::Cosh => expand(Libcall::CoshF64),
+        Unary::Asinh => expand(Libcall::AsinhF64),
+        Unary::Acosh => expand(Libcall::AcoshF64),
+        Unary::Atanh => expand(Libcall::AtanhF64),
     }
 }
 
-/// Emits `op` on f32 where it is an expansion or a call; nothing for operations that every back end has.
+/// Emits `op` on f32 where it is an expansion; nothing for operations that every back end has.
 #[inline(always)]
 pub fn unary_f32<E: Emit>(e: &mut E, op: Unary, x: E::V) -> Option<E::V> {
     match means(op, DType::F32) {
-        Means::Native => None,
-        Means::Libcall(f) => Some(e.libcall(f, x)),
+        Means::Native | Means::Libcall(_) => None,
         Means::Expansion => match op {
             Unary::Exp => Some(exp(e, x)),
             Unary::Expm1 => Some(expm1(e, x)),
@@ -129,8 +140,29 @@ pub fn unary_f32<E: Emit>(e: &mut E, op: Unary, x: E::V) -> Option<E::V> {
             Unary::Tanh => Some(tanh(e, x)),
             Unary::Logistic => Some(logistic(e, x)),
             Unary::Erf => Some(erf(e, x)),
+            Unary::Sin => Some(trig::sin(e, x)),
+            Unary::Cos => Some(trig::cos(e, x)),
+            Unary::Tan => Some(trig::tan(e, x)),
+            Unary::Asin => Some(trig::asin(e, x)),
+            Unary::Acos => Some(trig::acos(e, x)),
+            Unary::Atan => Some(trig::atan(e, x)),
+            Unary::Sinh => Some(hyperbolic::sinh(e, x)),
+            Unary::Cosh => Some(hyperbolic::cosh(e, x)),
+            Unary::Asinh => Some(hyperbolic::asinh(e, x)),
+            Unary::Acosh => Some(hyperbolic::acosh(e, x)),
+            Unary::Atanh => Some(hyperbolic::atanh(e, x)),
             _ => None,
         },
+    }
+}
+
+/// Emits `op` on two f32 where it is an expansion; nothing for the other operations.
+#[inline(always)]
+pub fn binary_f32<E: Emit>(e: &mut E, op: Binary, x: E::V, y: E::V) -> Option<E::V> {
+    match op {
+        Binary::Pow => Some(power::pow(e, x, y)),
+        Binary::Atan2 => Some(trig::atan2(e, x, y)),
+        _ => None,
     }
 }
 
@@ -233,19 +265,31 @@ fn exp<E: Emit>(e: &mut E, x: E::V) -> E::V {
     let above = e.compare(Compare::Gt, x, most);
     let x = e.select(above, most, x);
     let [n, r, s] = reduce(e, x);
+    let p = exp_reduced(e, r, s);
+    let y = scaled(e, p, n);
+    e.select(below, zero, y)
+}
+
+/// e^(r + s) for what [`reduce`] leaves.
+#[inline(always)]
+fn exp_reduced<E: Emit>(e: &mut E, r: E::V, s: E::V) -> E::V {
     let q = horner(e, r, &EXP);
     let rr = e.mul(r, r);
     let tail = e.fma(rr, q, s);
     let tail = e.add(tail, r);
     let one = e.f32(1.0);
-    let p = e.add(tail, one);
+    e.add(tail, one)
+}
+
+/// p · 2ⁿ for p near 1 and |n| ≤ 252, rounded once.
+#[inline(always)]
+fn scaled<E: Emit>(e: &mut E, p: E::V, n: E::V) -> E::V {
     // Two factors, so that only the last product can round: the first stays normal.
     let half = e.sar(n, 1);
     let rest = e.isub(n, half);
     let (s, t) = (power_of_two(e, half), power_of_two(e, rest));
     let p = e.mul(p, s);
-    let y = e.mul(p, t);
-    e.select(below, zero, y)
+    e.mul(p, t)
 }
 
 #[inline(always)]

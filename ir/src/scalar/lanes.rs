@@ -1,7 +1,7 @@
 //! [`Emit`] on numbers: an expansion run directly, on one lane or on several at once.
 
 use super::expand::{self, Emit, Means};
-use super::{Compare, Libcall, Unary};
+use super::{Binary, Compare, Unary};
 use crate::DType;
 
 /// Runs instructions on `N` lanes, each 32 bits; a comparison gives all ones or zero.
@@ -134,14 +134,35 @@ impl<const N: usize> Emit for Lanes<N> {
         x.map(|x| ((x as i32) >> n) as u32)
     }
     #[inline(always)]
-    fn libcall(&mut self, f: Libcall, x: [u32; N]) -> [u32; N] {
-        x.map(|x| f.call_bits([u64::from(x), 0, 0]) as u32)
+    fn ixor(&mut self, x: [u32; N], y: [u32; N]) -> [u32; N] {
+        zip(x, y, |a, b| a ^ b)
+    }
+    #[inline(always)]
+    fn imul(&mut self, x: [u32; N], y: [u32; N]) -> [u32; N] {
+        zip(x, y, u32::wrapping_mul)
+    }
+    #[inline(always)]
+    fn umulhi(&mut self, x: [u32; N], y: [u32; N]) -> [u32; N] {
+        zip(x, y, |a, b| ((u64::from(a) * u64::from(b)) >> 32) as u32)
+    }
+    #[inline(always)]
+    fn shl_by(&mut self, x: [u32; N], n: [u32; N]) -> [u32; N] {
+        zip(x, n, |a, n| a << (n & 31))
+    }
+    #[inline(always)]
+    fn shr(&mut self, x: [u32; N], n: u32) -> [u32; N] {
+        x.map(|x| x >> n)
     }
 }
 
-/// `op` on one f32, for expansions and calls; the rest is nothing.
+/// `op` on one f32, for expansions; the rest is nothing.
 pub(super) fn unary_one(op: Unary, x: f32) -> Option<f32> {
     expand::unary_f32(&mut Lanes::<1>, op, [x.to_bits()]).map(|[y]| f32::from_bits(y))
+}
+
+/// `op` on two f32, for expansions; the rest is nothing.
+pub(super) fn binary_one(op: Binary, x: f32, y: f32) -> Option<f32> {
+    expand::binary_f32(&mut Lanes::<1>, op, [x.to_bits()], [y.to_bits()]).map(|[z]| f32::from_bits(z))
 }
 
 /// `op` on a whole slice, with the bits of [`super::unary`] on each element. The slices have one length.
@@ -181,7 +202,7 @@ fn expand_slice<const N: usize>(op: Unary, x: &[f32], y: &mut [f32]) {
             }
         };
     }
-    each!(Exp, Expm1, Log, Log1p, Tanh, Logistic, Erf);
+    each!(Exp, Expm1, Log, Log1p, Tanh, Logistic, Erf, Sin, Cos);
 }
 
 #[inline(always)]

@@ -11,7 +11,6 @@ use half::{bf16, f16};
 /// The address and signature of a library function.
 #[derive(Clone, Copy, Debug)]
 enum Entry {
-    F32(extern "C" fn(f32) -> f32),
     F32x2(extern "C" fn(f32, f32) -> f32),
     F32x3(extern "C" fn(f32, f32, f32) -> f32),
     F64(extern "C" fn(f64) -> f64),
@@ -52,20 +51,7 @@ macro_rules! libcalls {
 }
 
 libcalls! {
-    SinF32 "scalar_sinf" F32 (x: f32) -> f32 = libm::sinf(x);
-    CosF32 "scalar_cosf" F32 (x: f32) -> f32 = libm::cosf(x);
-    TanF32 "scalar_tanf" F32 (x: f32) -> f32 = libm::tanf(x);
-    AsinF32 "scalar_asinf" F32 (x: f32) -> f32 = libm::asinf(x);
-    AcosF32 "scalar_acosf" F32 (x: f32) -> f32 = libm::acosf(x);
-    AtanF32 "scalar_atanf" F32 (x: f32) -> f32 = libm::atanf(x);
-    SinhF32 "scalar_sinhf" F32 (x: f32) -> f32 = libm::sinhf(x);
-    CoshF32 "scalar_coshf" F32 (x: f32) -> f32 = libm::coshf(x);
-    AsinhF32 "scalar_asinhf" F32 (x: f32) -> f32 = libm::asinhf(x);
     // libm answers with a number for some arguments below −1.
-    AcoshF32 "scalar_acoshf" F32 (x: f32) -> f32 = if x < 1.0 { f32::NAN } else { libm::acoshf(x) };
-    AtanhF32 "scalar_atanhf" F32 (x: f32) -> f32 = libm::atanhf(x);
-    PowF32 "scalar_powf" F32x2 (x: f32, y: f32) -> f32 = libm::powf(x, y);
-    Atan2F32 "scalar_atan2f" F32x2 (y: f32, x: f32) -> f32 = libm::atan2f(y, x);
     ModF32 "scalar_modf" F32x2 (x: f32, y: f32) -> f32 = floored_mod_f32(x, y);
     FmaF32 "scalar_fmaf" F32x3 (x: f32, y: f32, z: f32) -> f32 = x.mul_add(y, z);
     ExpF64 "scalar_exp" F64 (x: f64) -> f64 = libm::exp(x);
@@ -106,7 +92,6 @@ impl Libcall {
     /// The address of the function; it follows the platform's C calling convention.
     pub fn address(self) -> *const u8 {
         match self.entry() {
-            Entry::F32(f) => f as *const u8,
             Entry::F32x2(f) => f as *const u8,
             Entry::F32x3(f) => f as *const u8,
             Entry::F64(f) => f as *const u8,
@@ -122,7 +107,6 @@ impl Libcall {
     /// Types of the arguments and of the result.
     pub fn signature(self) -> (&'static [DType], DType) {
         match self.entry() {
-            Entry::F32(_) => (&[DType::F32], DType::F32),
             Entry::F32x2(_) => (&[DType::F32; 2], DType::F32),
             Entry::F32x3(_) => (&[DType::F32; 3], DType::F32),
             Entry::F64(_) => (&[DType::F64], DType::F64),
@@ -141,7 +125,6 @@ impl Libcall {
         let single = |bits: u64| f32::from_bits(bits as u32);
         let double = f64::from_bits;
         match self.entry() {
-            Entry::F32(f) => u64::from(f(single(a)).to_bits()),
             Entry::F32x2(f) => u64::from(f(single(a), single(b)).to_bits()),
             Entry::F32x3(f) => u64::from(f(single(a), single(b), single(c)).to_bits()),
             Entry::F64(f) => f(double(a)).to_bits(),

@@ -42,7 +42,7 @@ fn logistic(x: f64) -> f64 {
 #[test]
 fn expansions_keep_their_bounds() {
     type Reference = fn(f64) -> f64;
-    let cases: [(Unary, f64, Reference); 7] = [
+    let cases: [(Unary, f64, Reference); 18] = [
         (Unary::Exp, 1.0, f64::exp),
         (Unary::Expm1, 2.0, f64::exp_m1),
         (Unary::Log, 2.0, f64::ln),
@@ -50,6 +50,17 @@ fn expansions_keep_their_bounds() {
         (Unary::Tanh, 2.0, f64::tanh),
         (Unary::Logistic, 2.0, logistic),
         (Unary::Erf, 2.0, libm::erf),
+        (Unary::Sin, 1.0, libm::sin),
+        (Unary::Cos, 1.0, libm::cos),
+        (Unary::Tan, 3.0, libm::tan),
+        (Unary::Asin, 2.0, libm::asin),
+        (Unary::Acos, 2.0, libm::acos),
+        (Unary::Atan, 2.0, libm::atan),
+        (Unary::Sinh, 2.0, libm::sinh),
+        (Unary::Cosh, 2.0, libm::cosh),
+        (Unary::Asinh, 3.0, libm::asinh),
+        (Unary::Acosh, 3.0, |x| if x < 1.0 { f64::NAN } else { libm::acosh(x) }),
+        (Unary::Atanh, 3.0, libm::atanh),
     ];
     let step = std::env::var("SCALAR_STEP").ok().and_then(|s| s.parse().ok()).unwrap_or(1021);
     let mut report = Vec::new();
@@ -58,6 +69,93 @@ fn expansions_keep_their_bounds() {
         report.push((op, error, x, error <= bound));
     }
     assert!(report.iter().all(|r| r.3), "{report:?}");
+}
+
+/// Bits that look random.
+fn scattered(i: u64) -> u64 {
+    let x = i.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (x ^ x >> 31).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
+/// Any two floats, then bases near 1 and moderate exponents, where the logarithm's last bits count.
+fn pairs() -> impl Iterator<Item = (f32, f32)> {
+    (0..400_000u64).map(|i| {
+        let bits = scattered(i);
+        let (x, y) = (f32::from_bits(bits as u32), f32::from_bits((bits >> 32) as u32));
+        let unit = |b: u64| (b & 0xff_ffff) as f32 / 16_777_216.0;
+        match i % 4 {
+            0 => (x, y),
+            1 => (x.abs(), 40.0 * unit(bits >> 40) - 20.0),
+            2 => (0.25 + 4.0 * unit(bits), 180.0 * unit(bits >> 40) - 90.0),
+            _ => (1.0 + (unit(bits) - 0.5) / 256.0, (unit(bits >> 40) - 0.5) * 60_000.0),
+        }
+    })
+}
+
+#[test]
+fn functions_of_two_keep_their_bounds() {
+    let cases: [(Binary, f64, fn(f64, f64) -> f64); 2] =
+        [(Binary::Pow, 2.0, libm::pow), (Binary::Atan2, 2.0, libm::atan2)];
+    for (op, bound, reference) in cases {
+        let mut worst = (0.0, 0.0, 0.0);
+        for (x, y) in pairs() {
+            let [a, b] = [x, y].map(|v| Scalar::from_bits(DType::F32, u64::from(v.to_bits())));
+            let got = f32::from_bits(binary(op, a, b).bits() as u32);
+            let error = ulps(got, reference(f64::from(x), f64::from(y)));
+            if error > worst.0 || error.is_nan() {
+                worst = (error, x, y);
+            }
+        }
+        assert!(worst.0 <= bound, "{}: {worst:?}", op.name());
+    }
+}
+
+/// The table of special cases of IEEE 754 (9.2.1), from libm.
+#[test]
+fn special_values_of_two() {
+    let inf = f32::INFINITY;
+    let values = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        -0.5,
+        2.0,
+        -2.0,
+        3.0,
+        -3.0,
+        2.5,
+        -2.5,
+        8_388_607.0,
+        8_388_608.0,
+        16_777_215.0,
+        -16_777_215.0,
+        16_777_216.0,
+        1e30,
+        -1e30,
+        1e-40,
+        -1e-40,
+        f32::MAX,
+        f32::MIN,
+        inf,
+        -inf,
+        f32::NAN,
+    ];
+    for (op, reference) in [(Binary::Pow, libm::powf as fn(f32, f32) -> f32), (Binary::Atan2, libm::atan2f)] {
+        for x in values {
+            for y in values {
+                let [a, b] = [x, y].map(|v: f32| Scalar::from_bits(DType::F32, u64::from(v.to_bits())));
+                let got = f32::from_bits(binary(op, a, b).bits() as u32);
+                let want = reference(x, y);
+                let exact = want == 0.0 || want.is_infinite() || want.abs() == 1.0;
+                let same = got.to_bits() == want.to_bits()
+                    || got.is_nan() && want.is_nan()
+                    || !exact && got.signum() == want.signum() && ulps(got, f64::from(want)) <= 2.0;
+                assert!(same, "{}({x:?}, {y:?}) = {got:?}, not {want:?}", op.name());
+            }
+        }
+    }
 }
 
 #[test]
@@ -99,6 +197,36 @@ fn special_values() {
         (Unary::Erf, inf, 1.0),
         (Unary::Erf, -inf, -1.0),
         (Unary::Erf, -0.0, -0.0),
+        (Unary::Sin, -0.0, -0.0),
+        (Unary::Sin, tiny, tiny),
+        (Unary::Sin, inf, nan),
+        (Unary::Cos, -0.0, 1.0),
+        (Unary::Cos, -inf, nan),
+        (Unary::Tan, -0.0, -0.0),
+        (Unary::Tan, inf, nan),
+        (Unary::Asin, -0.0, -0.0),
+        (Unary::Asin, 1.0, std::f32::consts::FRAC_PI_2),
+        (Unary::Asin, 1.5, nan),
+        (Unary::Acos, 1.0, 0.0),
+        (Unary::Acos, -1.0, std::f32::consts::PI),
+        (Unary::Acos, -inf, nan),
+        (Unary::Atan, -0.0, -0.0),
+        (Unary::Atan, -inf, -std::f32::consts::FRAC_PI_2),
+        (Unary::Sinh, -0.0, -0.0),
+        (Unary::Sinh, tiny, tiny),
+        (Unary::Sinh, -inf, -inf),
+        (Unary::Cosh, -inf, inf),
+        (Unary::Cosh, 0.0, 1.0),
+        (Unary::Asinh, -0.0, -0.0),
+        (Unary::Asinh, -inf, -inf),
+        (Unary::Acosh, 1.0, 0.0),
+        (Unary::Acosh, 0.5, nan),
+        (Unary::Acosh, -3.0, nan),
+        (Unary::Acosh, inf, inf),
+        (Unary::Atanh, -0.0, -0.0),
+        (Unary::Atanh, 1.0, inf),
+        (Unary::Atanh, -1.0, -inf),
+        (Unary::Atanh, 2.0, nan),
         (Unary::Sign, -0.0, -0.0),
         (Unary::Sign, -3.0, -1.0),
         (Unary::Round, 2.5, 2.0),

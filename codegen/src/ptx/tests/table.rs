@@ -268,12 +268,12 @@ fn check(cases: Vec<Case>, any_nan: impl Fn(&str) -> bool) {
     }
 }
 
-/// Whether a kernel has PTX; what has none must say so.
+/// Whether a kernel has PTX. Only functions of f64 may have none.
 fn available(kernel: &Kernel) -> bool {
     match module(&[kernel]) {
         Ok(_) => true,
         Err(EmitError::Unsupported { kernel: name, .. }) => {
-            assert_eq!(name, kernel.name);
+            assert!(name == kernel.name && name.contains("f64"), "{name}");
             false
         }
     }
@@ -294,7 +294,7 @@ fn unary() {
             }
         }
     }
-    assert!(cases.len() > 120, "only {} kernels", cases.len());
+    assert!(cases.len() > 155, "only {} kernels", cases.len());
     check(cases, |name| !name.starts_with("neg") && !name.starts_with("abs"));
 }
 
