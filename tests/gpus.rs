@@ -7,11 +7,21 @@ fn example(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name).display().to_string()
 }
 
-fn intwain(words: &[&str], libraries: Option<&Path>) -> Output {
+/// Whether the GPUs reach each other's memory.
+#[derive(Clone, Copy, Debug)]
+enum Peers {
+    Reached,
+    Apart,
+}
+
+fn intwain(words: &[&str], libraries: Option<(&Path, Peers)>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_intwain"));
     command.args(words).env_remove("LD_LIBRARY_PATH");
-    if let Some(folder) = libraries {
+    if let Some((folder, peers)) = libraries {
         command.env("LD_LIBRARY_PATH", folder);
+        if let Peers::Apart = peers {
+            command.env("MOCK_NO_PEERS", "1");
+        }
     }
     command.output().unwrap()
 }
@@ -49,7 +59,7 @@ fn without_a_driver_devices_says_why_and_cuda_devices_are_refused() {
 #[test]
 fn gpus_are_listed_with_their_links() {
     let folder = driver();
-    let listed = intwain(&["devices"], Some(folder.path()));
+    let listed = intwain(&["devices"], Some((folder.path(), Peers::Reached)));
     assert!(listed.status.success(), "{}", text(&listed.stderr));
     let listed = text(&listed.stdout);
     for part in ["cuda:0  PTX emulator, sm_80", "cuda:1", "cuda:0 → cuda:1  peer access", "cuda:1 → cuda:0"] {
@@ -58,22 +68,32 @@ fn gpus_are_listed_with_their_links() {
 }
 
 #[test]
+fn gpus_that_do_not_reach_each_other_are_told() {
+    let folder = driver();
+    let listed = intwain(&["devices"], Some((folder.path(), Peers::Apart)));
+    assert!(text(&listed.stdout).contains("cuda:0 → cuda:1  through the host"), "{}", text(&listed.stdout));
+}
+
+#[test]
 fn programs_give_the_same_through_the_driver_as_on_emulated_devices() {
     let (libraries, folder) = (driver(), tempfile::tempdir().unwrap());
-    let run = |devices: &str, split: &str| -> Vec<u8> {
+    let run = |devices: &str, split: &str, peers: Peers| -> Vec<u8> {
         let out = folder.path().join("out.npz");
         let (inputs, outputs) = (example("pairs.npz"), out.display().to_string());
         let model = example("two_tower.json");
         let words =
             ["run", &model, "--inputs", &inputs, "--outputs", &outputs, "--devices", devices, "--split", split, "-q"];
-        let ran = intwain(&words, Some(libraries.path()));
+        let ran = intwain(&words, Some((libraries.path(), peers)));
         assert!(ran.status.success(), "{devices} {split}: {}", text(&ran.stderr));
         std::fs::read(out).unwrap()
     };
-    assert_eq!(run("cuda:0", "auto"), run("ptx:0", "auto"));
+    assert_eq!(run("cuda:0", "auto", Peers::Reached), run("ptx:0", "auto", Peers::Reached));
     for split in ["data", "tensor"] {
-        let emulated = run("ptx:0,ptx:1", split);
-        assert_eq!(run("cuda:0,cuda:1", split), emulated, "{split}");
-        assert_eq!(run("cuda:0,cuda:0", split), emulated, "{split}");
+        let emulated = run("ptx:0,ptx:1", split, Peers::Reached);
+        for (devices, peers) in
+            [("cuda:0,cuda:1", Peers::Reached), ("cuda:0,cuda:0", Peers::Reached), ("cuda:0,cuda:1", Peers::Apart)]
+        {
+            assert_eq!(run(devices, split, peers), emulated, "{devices} {split} {peers:?}");
+        }
     }
 }

@@ -83,7 +83,7 @@ fn add_gpus(found: &mut Found, gpus: &[GpuInfo]) -> Result<(), Failure> {
         found.links.push(FoundLink {
             from: format!("cuda:{}", from.ordinal),
             to: format!("cuda:{}", to.ordinal),
-            kind: if test.peer { "peer access" } else { "through the host, which programs cannot use" },
+            kind: if test.peer { "peer access" } else { "through the host" },
             peer: test.peer,
             bytes_per_second: test.bytes_per_second,
             correct: test.correct,

@@ -6,7 +6,7 @@ mod probe;
 mod test;
 
 pub use device::CudaError;
-pub(crate) use device::{CudaDevice, CudaModule};
+pub(crate) use device::{CudaDevice, CudaEvent, CudaModule, Peers};
 pub use probe::{GpuInfo, NoCuda, devices, peer_access};
 pub use test::{CopyTest, copy_test};
 

@@ -36,10 +36,10 @@ pub fn copy_test(from: &GpuInfo, to: &GpuInfo) -> Result<CopyTest, CudaError> {
         b.fill(y, 0, BYTES)?;
         b.synchronize()?;
         // Once without the clock: the first copy sets links up.
-        a.copy(y, x, BYTES)?;
+        a.copy(0, y, x, BYTES)?;
         a.synchronize()?;
         let start = Instant::now();
-        a.copy(y, x, BYTES)?;
+        a.copy(0, y, x, BYTES)?;
         a.synchronize()?;
         let seconds = start.elapsed().as_secs_f64();
         b.read(y, &mut got)?;

@@ -1,7 +1,7 @@
 //! The driver of `cuda:N` devices.
 
-use super::driver::{Address, Driver, DriverError, Event, Module, Shape};
-use crate::cuda::{CudaDevice, CudaError, CudaModule};
+use super::driver::{Address, Driver, DriverError, Event, Module, Reach, Shape};
+use crate::cuda::{CudaDevice, CudaError, CudaEvent, CudaModule, Peers};
 use intwain_passes::listing::Stream;
 use std::sync::Arc;
 
@@ -9,19 +9,17 @@ use std::sync::Arc;
 struct Cuda {
     name: String,
     device: Arc<CudaDevice>,
+    peers: Peers,
 }
 
-/// GPUs that reach each other's memory. One that is named twice is two devices, each with a stream of its own.
+/// GPUs of one program. One that is named twice is two devices, each with streams of its own. Where they do not reach
+/// each other's memory, as most cards behind PCIe, memory for both is the host's.
 pub(super) fn open(ordinals: &[u32]) -> Result<Vec<Arc<dyn Driver>>, CudaError> {
     let devices: Vec<Arc<CudaDevice>> =
         ordinals.iter().map(|&o| CudaDevice::open(o as usize).map(Arc::new)).collect::<Result<_, _>>()?;
-    for (i, a) in devices.iter().enumerate() {
-        for b in devices.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, b)| b) {
-            a.enable_peer(b)?;
-        }
-    }
+    let peers = CudaDevice::connect(&devices)?;
     let named = |(o, device): (&u32, Arc<CudaDevice>)| -> Arc<dyn Driver> {
-        Arc::new(Cuda { name: format!("cuda:{o}"), device })
+        Arc::new(Cuda { name: format!("cuda:{o}"), device, peers })
     };
     Ok(ordinals.iter().zip(devices).map(named).collect())
 }
@@ -36,7 +34,6 @@ fn failed(device: &str) -> impl Fn(CudaError) -> DriverError {
             e @ (CudaError::Absent(_)
             | CudaError::NoOrdinal { .. }
             | CudaError::TooOld { .. }
-            | CudaError::NoPeer { .. }
             | CudaError::Call { .. }) => DriverError::Fault { device, problem: e.to_string() },
         }
     }
@@ -47,13 +44,22 @@ impl Driver for Cuda {
         &self.name
     }
 
-    fn allocate(&self, bytes: usize) -> Result<Address, DriverError> {
-        self.device.allocate(bytes).map(Address).map_err(failed(&self.name))
+    fn allocate(&self, bytes: usize, reach: Reach) -> Result<Address, DriverError> {
+        let at = match (reach, self.peers) {
+            (Reach::Both, Peers::Apart) => self.device.allocate_host(bytes),
+            (Reach::Own, _) | (Reach::Both, Peers::Reached) => self.device.allocate(bytes),
+        };
+        at.map(Address).map_err(failed(&self.name))
     }
 
-    fn free(&self, at: Address) {
-        // SAFETY: the caller frees what it has allocated, once no command uses it.
-        let freed = unsafe { self.device.free(at.0) };
+    fn free(&self, at: Address, reach: Reach) {
+        // SAFETY: the caller frees what it has allocated with this reach, once no command uses it.
+        let freed = unsafe {
+            match (reach, self.peers) {
+                (Reach::Both, Peers::Apart) => self.device.free_host(at.0),
+                (Reach::Own, _) | (Reach::Both, Peers::Reached) => self.device.free(at.0),
+            }
+        };
         debug_assert!(freed.is_ok(), "{}: {freed:?}", self.name);
     }
 
@@ -67,9 +73,9 @@ impl Driver for Cuda {
         unsafe { self.device.read(from.0, out) }.map_err(failed(&self.name))
     }
 
-    fn copy(&self, _: Stream, from: Address, to: Address, bytes: usize) -> Result<(), DriverError> {
+    fn copy(&self, stream: Stream, from: Address, to: Address, bytes: usize) -> Result<(), DriverError> {
         // SAFETY: as for `write`.
-        unsafe { self.device.copy(to.0, from.0, bytes) }.map_err(failed(&self.name))
+        unsafe { self.device.copy(number(stream), to.0, from.0, bytes) }.map_err(failed(&self.name))
     }
 
     fn clear(&self, at: Address, bytes: usize) -> Result<(), DriverError> {
@@ -82,8 +88,9 @@ impl Driver for Cuda {
         Ok(Box::new(Loaded { name: self.name.clone(), device: self.device.clone(), module }))
     }
 
-    fn record(&self, _: Stream) -> Result<Box<dyn Event>, DriverError> {
-        Ok(Box::new(InOrder))
+    fn record(&self, stream: Stream) -> Result<Box<dyn Event>, DriverError> {
+        let event = self.device.record(number(stream)).map_err(failed(&self.name))?;
+        Ok(Box::new(Recorded { name: self.name.clone(), event }))
     }
 
     fn synchronise(&self) -> Result<(), DriverError> {
@@ -96,12 +103,24 @@ impl Driver for Cuda {
     fn resume(&self) {}
 }
 
-/// An event where all commands of a device are in one stream, whose order is that of the calls.
-struct InOrder;
+/// The GPU's stream for a kind of work. Copies of the host go through the first, that of kernels.
+fn number(stream: Stream) -> usize {
+    match stream {
+        Stream::Compute => 0,
+        Stream::CopyIn => 1,
+        Stream::CopyOut => 2,
+    }
+}
 
-impl Event for InOrder {
-    fn wait(&self, _: Stream) -> Result<(), DriverError> {
-        Ok(())
+/// What a stream of a GPU was given.
+struct Recorded {
+    name: String,
+    event: CudaEvent,
+}
+
+impl Event for Recorded {
+    fn wait(&self, stream: Stream) -> Result<(), DriverError> {
+        self.event.wait(number(stream)).map_err(failed(&self.name))
     }
 }
 
@@ -113,11 +132,12 @@ struct Loaded {
 }
 
 impl Module for Loaded {
-    fn launch(&self, _: Stream, kernel: usize, shape: Shape, args: &[Address]) -> Result<(), DriverError> {
+    fn launch(&self, stream: Stream, kernel: usize, shape: Shape, args: &[Address]) -> Result<(), DriverError> {
         let Shape { grid, block, shared } = shape;
         let args: Vec<u64> = args.iter().map(|a| a.0).collect();
         // SAFETY: the kernel was made for as many pointers, which lead to buffers of the sizes it was made for; the
         // program lives until the device has done what it was told.
-        unsafe { self.device.launch((&self.module, kernel), grid, block, shared, &args) }.map_err(failed(&self.name))
+        unsafe { self.device.launch(number(stream), (&self.module, kernel), grid, block, shared, &args) }
+            .map_err(failed(&self.name))
     }
 }

@@ -1,6 +1,6 @@
 //! One GPU of a program: its memory, its module and its commands.
 
-use super::driver::{Address, Driver, DriverError, Module};
+use super::driver::{Address, Driver, DriverError, Module, Reach};
 use super::routine::{Context, Routine, copying};
 use crate::kernels::gpu::GpuCode;
 use crate::runtime::collective::Part;
@@ -28,7 +28,7 @@ impl Mailboxes {
     /// Allocates what the code of a device's program asks for.
     pub(super) fn new(driver: &Arc<dyn Driver>, code: &GpuCode) -> Result<Mailboxes, DriverError> {
         let used = code.launches.communications.iter().filter(|c| c.mailbox > 0);
-        let boxes = used.map(|c| Ok((c.channel, Block::new(driver, c.mailbox)?)));
+        let boxes = used.map(|c| Ok((c.channel, Block::reaching(driver, c.mailbox, Reach::Both)?)));
         let mailboxes = Mailboxes(boxes.collect::<Result<_, DriverError>>()?);
         mailboxes.clear()?;
         Ok(mailboxes)
@@ -62,17 +62,23 @@ pub(super) struct Block {
     driver: Arc<dyn Driver>,
     pub(super) at: Address,
     pub(super) bytes: usize,
+    reach: Reach,
 }
 
 impl Block {
+    /// Memory of the device alone.
     pub(super) fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Block, DriverError> {
-        Ok(Block { driver: driver.clone(), at: driver.allocate(bytes)?, bytes })
+        Block::reaching(driver, bytes, Reach::Own)
+    }
+
+    fn reaching(driver: &Arc<dyn Driver>, bytes: usize, reach: Reach) -> Result<Block, DriverError> {
+        Ok(Block { driver: driver.clone(), at: driver.allocate(bytes, reach)?, bytes, reach })
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.driver.free(self.at);
+        self.driver.free(self.at, self.reach);
     }
 }
 

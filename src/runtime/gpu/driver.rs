@@ -58,6 +58,15 @@ pub(crate) struct Shape {
     pub(crate) shared: u32,
 }
 
+/// Who reaches a memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// The device itself.
+    Own,
+    /// The other device of the program too.
+    Both,
+}
+
 /// Code on a device.
 pub(crate) trait Module: Send + Sync {
     /// Launches a kernel, by its place in the list that the module was loaded with. Parameters are pointers.
@@ -78,10 +87,10 @@ pub(crate) trait Driver: Send + Sync {
     fn name(&self) -> &str;
 
     /// Allocates memory, aligned to at least 256 bytes, with no defined content.
-    fn allocate(&self, bytes: usize) -> Result<Address, DriverError>;
+    fn allocate(&self, bytes: usize, reach: Reach) -> Result<Address, DriverError>;
 
-    /// Frees an allocation, which no command uses any more.
-    fn free(&self, at: Address);
+    /// Frees an allocation of this reach, which no command uses any more.
+    fn free(&self, at: Address, reach: Reach);
 
     /// Copies from the host, whose memory can be reused at once; a command of [`Stream::Compute`].
     fn write(&self, to: Address, data: &[u8]) -> Result<(), DriverError>;

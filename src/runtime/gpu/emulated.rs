@@ -1,6 +1,6 @@
 //! The driver of `ptx:N` devices: the emulator, which executes the text that a GPU would get and checks every access.
 
-use super::driver::{Address, Driver, DriverError, Event, Module, Shape};
+use super::driver::{Address, Driver, DriverError, Event, Module, Reach, Shape};
 use intwain_emulator::{self as emulator, AddressSpace, Arg, FaultKind, HostError, Launch, LaunchError};
 use intwain_passes::listing::Stream;
 use std::sync::Arc;
@@ -35,12 +35,12 @@ impl Driver for Emulated {
         &self.name
     }
 
-    fn allocate(&self, bytes: usize) -> Result<Address, DriverError> {
+    fn allocate(&self, bytes: usize, _: Reach) -> Result<Address, DriverError> {
         let full = |_| DriverError::Memory { device: self.name.clone(), bytes };
         self.device.alloc(bytes.max(1) as u64).map(Address).map_err(full)
     }
 
-    fn free(&self, at: Address) {
+    fn free(&self, at: Address, _: Reach) {
         let freed = self.device.free(at.0);
         debug_assert!(freed.is_ok(), "{}: {freed:?}", self.name);
     }

@@ -1,5 +1,5 @@
 //! `libcuda.so` over the PTX emulator: the functions of NVIDIA's driver that Intwain calls, so that tests run whole
-//! programs through its CUDA path on machines without a GPU. Two GPUs of compute capability 8.0 that see each other.
+//! programs through its CUDA path on machines without a GPU. Two GPUs of compute capability 8.0.
 //!
 //! Where the driver would queue, this acts at once, which is one of the orders that the driver may choose. Handles are
 //! numbers; those that were never given are refused, as is everything that the emulator finds in a kernel.
@@ -96,9 +96,10 @@ driver! {
         name.copy_from_nonoverlapping(text.as_ptr(), bytes.len());
         SUCCESS
     }
-    /// Whether one GPU sees the other's memory.
+    /// Whether one GPU sees the other's memory: not where the environment has MOCK_NO_PEERS.
     fn cuDeviceCanAccessPeer(can: *mut c_int, from: c_int, to: c_int) {
-        give(can, |s| s.device(from).and_then(|_| s.device(to)).map(|_| 1))
+        let reached = c_int::from(std::env::var_os("MOCK_NO_PEERS").is_none());
+        give(can, |s| s.device(from).and_then(|_| s.device(to)).map(|_| reached))
     }
     /// The context of a GPU.
     fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) {
@@ -116,10 +117,22 @@ driver! {
     fn cuStreamSynchronize(_stream: usize) { SUCCESS }
     /// Ends a stream.
     fn cuStreamDestroy_v2(_stream: usize) { SUCCESS }
+    /// An event.
+    fn cuEventCreate(event: *mut usize, _flags: c_uint) { give(event, |s| s.current().map(|_| 1)) }
+    /// What a stream was given so far, which is done.
+    fn cuEventRecord(_event: usize, _stream: usize) { SUCCESS }
+    /// Forgets an event.
+    fn cuEventDestroy_v2(_event: usize) { SUCCESS }
+    /// Waits for an event.
+    fn cuStreamWaitEvent(_stream: usize, _event: usize, _flags: c_uint) { SUCCESS }
     /// Allocates.
     fn cuMemAlloc_v2(at: *mut u64, bytes: usize) { give(at, |s| s.allocate(bytes)) }
     /// Frees.
     fn cuMemFree_v2(at: u64) { act(|s| s.free(at)) }
+    /// Allocates memory of the host that all GPUs reach. Nobody but kernels and copies may use the address.
+    fn cuMemHostAlloc(at: *mut usize, bytes: usize, _flags: c_uint) { give(at, |s| s.allocate(bytes).map(|a| a as usize)) }
+    /// Frees memory of the host.
+    fn cuMemFreeHost(at: usize) { act(|s| s.free(at as u64)) }
     /// Free and total memory.
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
         total.write(state::MEMORY);

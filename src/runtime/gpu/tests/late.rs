@@ -1,6 +1,6 @@
 //! A driver that does as late as it may what the streams besides the one for computation are given.
 
-use crate::runtime::gpu::driver::{Address, Driver, DriverError, Event, Module, Shape};
+use crate::runtime::gpu::driver::{Address, Driver, DriverError, Event, Module, Reach, Shape};
 use intwain_passes::listing::Stream;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -97,12 +97,12 @@ impl Driver for Late {
         self.inner.name()
     }
 
-    fn allocate(&self, bytes: usize) -> Result<Address, DriverError> {
-        self.inner.allocate(bytes)
+    fn allocate(&self, bytes: usize, reach: Reach) -> Result<Address, DriverError> {
+        self.inner.allocate(bytes, reach)
     }
 
-    fn free(&self, at: Address) {
-        self.inner.free(at);
+    fn free(&self, at: Address, reach: Reach) {
+        self.inner.free(at, reach);
     }
 
     fn write(&self, to: Address, data: &[u8]) -> Result<(), DriverError> {

@@ -3,7 +3,7 @@
 mod failing;
 mod late;
 
-use super::driver::{Address, Driver, DriverError, Shape};
+use super::driver::{Address, Driver, DriverError, Reach, Shape};
 use super::emulated;
 use crate::driver::{self as compiler, Compiled};
 use crate::runtime::{Call, DeviceError, Engines, LoadError, Variant, run};
@@ -49,7 +49,7 @@ wait:
 
 fn flags(drivers: &[Arc<dyn Driver>]) -> [Address; 2] {
     [0, 1].map(|d: usize| {
-        let at = drivers[d].allocate(4).unwrap();
+        let at = drivers[d].allocate(4, Reach::Own).unwrap();
         drivers[d].clear(at, 4).unwrap();
         at
     })
@@ -100,13 +100,13 @@ fn what_is_wrong_is_said_with_the_device() {
     assert!(said(refused.clone()).starts_with("ptx:3") && said(refused).contains("add.u33"));
     let refused = driver.load(ROUNDS, &["other".to_string()]).err().unwrap();
     assert!(said(refused).contains("`other`"));
-    let at = driver.allocate(4).unwrap();
+    let at = driver.allocate(4, Reach::Own).unwrap();
     let fault = driver.read(at, &mut [0; 4]).unwrap_err();
     assert!(said(fault).contains("uninitialised"));
     let module = driver.load(ROUNDS, &["rounds".to_string()]).unwrap();
     let fault = said(module.launch(Stream::Compute, 0, ONE, &[at, Address(64)]).unwrap_err());
     assert!(fault.contains("ptx:3") && fault.contains("rounds") && fault.contains("out of bounds"), "{fault}");
-    driver.free(at);
+    driver.free(at, Reach::Own);
     assert!(driver.write(at, &[0; 4]).is_err());
 }
 
