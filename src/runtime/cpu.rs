@@ -129,32 +129,19 @@ impl CpuDevice {
         }
     }
 
-    /// Gives the bodies of the loops the tensors that are known when weights load. Loops among the `prepare` commands
-    /// read weights only; those of the step may also read what the `prepare` commands make.
-    fn prepare_bodies(&mut self, links: &Links, known: Known) -> Result<(), DeviceError> {
-        let early = loops(&self.program.prepare);
-        let commands = match known {
-            Known::Weights => &self.program.prepare,
-            Known::All => &self.program.step,
-        };
-        let mut body = match known {
-            Known::Weights => 0,
-            Known::All => early,
-        };
-        for c in commands {
-            let Action::Loop(l) = &c.action else { continue };
-            for (read, param) in c.reads.iter().zip(&l.params) {
-                if self.program.buffers[read.0 as usize].home == Home::Persistent {
-                    let (from, ty) = self.buffer(*read);
-                    let (to, _) = self.bodies[body].buffer(*param);
-                    // SAFETY: operand and parameter have one type, in memories of their own.
-                    unsafe { to.copy_from_nonoverlapping(from, ty.bytes()) };
-                }
+    /// Gives the body of a loop the tensors that every step sees and that are known when weights load, and lets it make
+    /// what follows from them.
+    fn prepare_body(&mut self, c: &Command, body: usize, links: &Links) -> Result<(), DeviceError> {
+        let Action::Loop(l) = &c.action else { return Ok(()) };
+        for (read, param) in c.reads.iter().zip(&l.params).skip(l.states + l.sequences) {
+            if self.program.buffers[read.0 as usize].home == Home::Persistent {
+                let (from, ty) = self.buffer(*read);
+                let (to, _) = self.bodies[body].buffer(*param);
+                // SAFETY: operand and parameter have one type, in memories of their own.
+                unsafe { to.copy_from_nonoverlapping(from, ty.bytes()) };
             }
-            self.bodies[body].prepare(links)?;
-            body += 1;
         }
-        Ok(())
+        self.bodies[body].prepare(links)
     }
 
     /// Runs commands; `next_loop` numbers the body of the first loop among them.
@@ -303,15 +290,22 @@ impl Device for CpuDevice {
     }
 
     fn prepare(&mut self, links: &Links) -> Result<(), DeviceError> {
-        self.prepare_bodies(links, Known::Weights)?;
         let mut next_loop = 0;
-        for (c, r) in self.program.prepare.iter().zip(&self.prepare) {
-            // Its operand may be what the command before has made.
-            self.rearrange(|to| r.args.contains(&to));
-            self.run(std::slice::from_ref(c), std::slice::from_ref(r), next_loop, links)?;
-            next_loop += usize::from(matches!(c.action, Action::Loop(_)));
+        let loops = |c: &Command| usize::from(matches!(c.action, Action::Loop(_)));
+        for i in 0..self.program.prepare.len() {
+            let c = self.program.prepare[i].clone();
+            // What it reads may be what the command before has made.
+            self.prepare_body(&c, next_loop, links)?;
+            let args = &self.prepare[i].args;
+            self.rearrange(|to| args.contains(&to));
+            self.run(std::slice::from_ref(&c), std::slice::from_ref(&self.prepare[i]), next_loop, links)?;
+            next_loop += loops(&c);
         }
-        self.prepare_bodies(links, Known::All)?;
+        for i in 0..self.program.step.len() {
+            let c = self.program.step[i].clone();
+            self.prepare_body(&c, next_loop, links)?;
+            next_loop += loops(&c);
+        }
         self.rearrange(|_| true);
         Ok(())
     }
@@ -340,15 +334,6 @@ fn pack_of(c: &Command, code: &CpuCode) -> Option<(usize, usize, usize)> {
         Action::Kernel(k) => code.packed(k).map(|p| (k, p.operand, p.bytes)),
         Action::Leaf(_) | Action::Communicate(_) | Action::Loop(_) => None,
     }
-}
-
-/// What is known when loops are prepared.
-#[derive(Clone, Copy)]
-enum Known {
-    /// The weights.
-    Weights,
-    /// The weights, and what the `prepare` commands have made of them.
-    All,
 }
 
 /// A copy of a tensor in memory.

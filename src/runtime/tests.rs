@@ -1,4 +1,4 @@
-//! Whole graphs on one and two CPU devices against the interpreter.
+//! Whole graphs on one and two devices against the interpreter.
 
 use super::{Call, DeviceKind, Devices, Engines, LoadError, Variant, run};
 use crate::driver;
@@ -140,22 +140,32 @@ fn loops_give_the_interpreter_s_bits() {
     }
 }
 
-/// Runs a graph of inputs named `x…` and weights on one device, twice, and compares the bits with the interpreter's.
+/// Runs a graph of inputs named `x…` and weights on one device of each kind, twice, and compares with the interpreter:
+/// the bits of a CPU, which takes sums in the same order.
 fn check_alone(whole: &Graph, inputs: usize) {
     let hardware = Catalogue::built_in().get("cpu").unwrap();
     let args: Vec<Tensor> = whole.params.iter().enumerate().map(|(i, p)| numbers(whole.ty(p.value), i)).collect();
     let want = interp::run(whole, args.clone()).unwrap();
     let mut timings = Timings::default();
-    let graph = driver::prepare(whole.clone(), &mut timings, &mut |_, _| {}).unwrap();
-    let ask = place::Options { strategy: Some(Strategy::One), ..place::Options::default() };
-    let plan = driver::plan(&graph, &hardware, ask, &mut timings).unwrap();
-    let compiled = driver::lower(graph, plan, &crate::kernels::target(), &mut timings, &mut |_, _| {}).unwrap();
-    let engines = engines(1, 2);
-    let mut variant = Variant::new::<Failed>(compiled.loadable(), &engines, |i| Ok(args[i].clone())).unwrap();
-    let mut out: Vec<Tensor> = want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
-    let calls = vec![Call { variant: 0, rows: None }; 2];
-    run(&mut [&mut variant], &calls, &args[..inputs].iter().collect::<Vec<_>>(), &mut out).unwrap();
-    assert_eq!(out, want);
+    for kind in [DeviceKind::Cpu, DeviceKind::Ptx] {
+        let graph = driver::prepare(whole.clone(), &mut timings, &mut |_, _| {}).unwrap();
+        let ask = place::Options { strategy: Some(Strategy::One), ..place::Options::default() };
+        let plan = driver::plan(&graph, &hardware, ask, &mut timings).unwrap();
+        let target = crate::kernels::target_of(kind, Precision::F32);
+        let compiled = driver::lower(graph, plan, &*target, &mut timings, &mut |_, _| {}).unwrap();
+        let engines = Engines::open(&Devices::one(kind), Precision::F32, Some(2)).unwrap();
+        let mut variant = Variant::new::<Failed>(compiled.loadable(), &engines, |i| Ok(args[i].clone())).unwrap();
+        let mut out: Vec<Tensor> = want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
+        let calls = vec![Call { variant: 0, rows: None }; 2];
+        run(&mut [&mut variant], &calls, &args[..inputs].iter().collect::<Vec<_>>(), &mut out).unwrap();
+        if kind == DeviceKind::Cpu {
+            assert_eq!(out, want);
+        }
+        for (got, want) in out.iter().zip(&want) {
+            let close = got.to_f64().iter().zip(want.to_f64()).all(|(a, b)| (a - b).abs() < 1e-5 * b.abs().max(1.0));
+            assert!(close, "{kind:?}: {got:?} {want:?}");
+        }
+    }
 }
 
 #[test]
@@ -200,4 +210,28 @@ fn every_step_of_a_loop_sees_what_does_not_change() {
     g.output("last", results[0]);
     g.output("all", results[1]);
     check_alone(&g, 2);
+}
+
+/// A loop over weights only, whose body prepares a product of what another product of weights has made.
+#[test]
+fn loops_over_weights_run_after_what_they_read_is_made() {
+    let ty = || Type::new(DType::F32, [3, 3]);
+    let mut body = Graph::new("step");
+    let h = body.input("h", ty(), Rows::Whole);
+    let x = body.input("x", ty(), Rows::Whole);
+    let u = body.input("u", ty(), Rows::Whole);
+    let uu = body.matmul(u, u).unwrap();
+    let next = body.matmul(h, uu).unwrap();
+    let next = body.add(next, x).unwrap();
+    body.output("h", next);
+    let mut g = Graph::new("m");
+    let x = g.input("x", ty(), Rows::Batched);
+    let w = g.weight("w", ty(), Trainable::Yes);
+    let steps = g.weight("steps", Type::new(DType::F32, [4, 3, 3]), Trainable::Yes);
+    let ww = g.matmul(w, w).unwrap();
+    let scan = ops::Scan { count: 4, states: 1, sequences: 1, body: std::sync::Arc::new(body) };
+    let last = g.push_all(scan, &[w, steps, ww]).unwrap()[0];
+    let y = g.matmul(x, last).unwrap();
+    g.output("y", y);
+    check_alone(&g, 1);
 }

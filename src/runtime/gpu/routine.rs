@@ -189,10 +189,11 @@ impl Routine {
         self.program.step.iter().zip(&self.step).try_for_each(|(c, task)| self.prepare_body(c, task, cx))
     }
 
-    /// Gives the body of a loop the tensors that are known when weights load.
+    /// Gives the body of a loop the tensors that every step sees and that are known when weights load, and lets it make
+    /// what follows from them.
     fn prepare_body(&self, c: &Command, task: &Task, cx: Context<'_>) -> Result<(), DeviceError> {
         let Task::Repeat(l, body) = task else { return Ok(()) };
-        for (read, param) in c.reads.iter().zip(&l.params) {
+        for (read, param) in c.reads.iter().zip(&l.params).skip(l.states + l.sequences) {
             if self.program.buffers[read.0 as usize].home == Home::Persistent {
                 let bytes = self.ty(*read).bytes();
                 cx.driver.copy(c.stream, self.address(*read), body.address(*param), bytes).map_err(at(c))?;
