@@ -32,7 +32,7 @@ mod warp;
 #[cfg(test)]
 mod tests;
 
-use intwain_ir::kernel::{Access, Entry, Kernel};
+use intwain_ir::kernel::{Access, Bound, Entry, Kernel};
 use std::fmt::Write;
 
 /// Why a kernel has no PTX.
@@ -98,7 +98,12 @@ fn entry(kernel: &Kernel) -> Result<String, EmitError> {
         let comma = if i + 1 < kernel.params.len() { "," } else { "" };
         line(format!("\t.param .u64 .ptr .global .align {} p{i}{comma}", p.align));
     }
-    line(format!(")\n.maxntid {tx}, {ty}, {tz}\n{{"));
+    line(format!(")\n.maxntid {tx}, {ty}, {tz}"));
+    if kernel.bound == Bound::Arithmetic {
+        // Else ptxas would rather spill registers than have one block less on a multiprocessor.
+        line(".minnctapersm 1".into());
+    }
+    line("{".into());
     out += &body;
     let _ = writeln!(out, "}}");
     Ok(out)

@@ -22,7 +22,7 @@ mod tests;
 use super::launch::{Arrays, Draft};
 use super::{GpuKernel, Launch, pointwise};
 use crate::schedule::nest::Nest;
-use intwain_ir::kernel::{Builder, Reg};
+use intwain_ir::kernel::{Bound, Builder, Reg};
 use intwain_ir::scalar::Binary;
 use multiply::{Position, Range};
 use plan::Plan;
@@ -70,7 +70,9 @@ fn launch(name: &str, product: &Product, arrays: &Arrays, plan: &Plan) -> Launch
     let held = held(&mut d, product, tile, &at, sums);
     rest::finish(&mut d, product, &held);
     d.l.pop_scope();
-    d.finish()
+    let mut launch = d.finish();
+    launch.kernel.bound = Bound::Arithmetic;
+    launch
 }
 
 /// The inner positions of a part.

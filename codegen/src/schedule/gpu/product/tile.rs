@@ -27,7 +27,7 @@ const fn tile(rows: usize, columns: usize, thread_rows: usize, thread_columns: u
 
 /// Tiles for elements of 4 bytes, larger ones first. The rates follow from the loads from shared memory that a
 /// multiply-add needs and from the number of warps.
-pub(super) const TILES: [Tile; 10] = [
+pub(super) const TILES: [Tile; 11] = [
     tile(128, 128, 8, 8, 100),
     tile(128, 64, 8, 8, 92),
     tile(64, 128, 8, 8, 92),
@@ -37,6 +37,7 @@ pub(super) const TILES: [Tile; 10] = [
     tile(128, 16, 4, 4, 50),
     tile(256, 8, 8, 4, 45),
     tile(16, 128, 4, 4, 50),
+    tile(16, 32, 4, 4, 25),
     tile(4, 128, 4, 4, 25),
 ];
 
