@@ -13,7 +13,7 @@ use crate::schedule::gpu::launch::Draft;
 use crate::schedule::loops::{Bound, Loops, Val};
 use intwain_ir::DType;
 use intwain_ir::compute::Axis;
-use intwain_ir::kernel::{Inst, Place, Reg, RegType, Stmt};
+use intwain_ir::kernel::{Inst, MatrixForm, Place, Reg, RegType, Stmt};
 use intwain_ir::scalar::{Binary, Compare};
 use smallvec::SmallVec;
 
@@ -40,12 +40,25 @@ impl Staging {
         (self.warp[1] / 8 * self.pair / least_sets).min(4)
     }
 
+    /// How vectors are read.
+    pub(super) fn gather(self) -> Gather {
+        if self.pair == 1 && self.vector() == 4 { Gather::Matrices } else { Gather::Vectors }
+    }
+
+    /// The column tile of which a vector of a set has its word `q`, or its words from `2 · q` on.
+    fn tile(self, set: usize, q: usize) -> usize {
+        match self.gather() {
+            Gather::Matrices => set * self.tiles() + q,
+            Gather::Vectors => set + q * self.sets(),
+        }
+    }
+
     /// Sets of a row.
     pub(super) fn sets(self) -> usize {
         self.warp[1] / 8 * self.pair / self.vector()
     }
 
-    /// Column tiles of a vector: `set`, `set + sets`, …
+    /// Column tiles of a vector.
     pub(super) fn tiles(self) -> usize {
         self.vector() / self.pair
     }
@@ -60,6 +73,7 @@ impl Staging {
     pub(super) fn turn(self, row: usize, set: usize) -> usize {
         match self.sets() {
             1 => (row >> 1) & 3,
+            _ if self.gather() == Gather::Matrices => ((row >> 1) & 3) | ((row & 1) << 2),
             2 => (row & 3) ^ ((row & 1) << 2),
             _ => ((set >> 1) & 1) ^ ((row & 1) * 6),
         }
@@ -71,12 +85,30 @@ impl Staging {
         (row * self.sets() * 4 + ((set * 4 + quarter) ^ self.turn(row, set))) * self.vector()
     }
 
-    /// [`Staging::turn`] in registers, for sets that are a register plus nothing.
+    /// [`Staging::index`] in registers, from word `start` on.
+    fn emit_index(self, l: &mut Loops<'_>, start: Reg, row: Reg, set: usize, quarter: Reg) -> Reg {
+        let which = l.b.index(set as i64);
+        let turn = self.emit_turn(l, row, which);
+        let before = l.b.index(set as i64 * 4);
+        let at = l.b.binary(Binary::Add, before, quarter);
+        let at = l.b.binary(Binary::Xor, at, turn);
+        let at = times(&mut l.b, at, self.vector());
+        let line = times(&mut l.b, row, self.sets() * 4 * self.vector());
+        let line = l.b.binary(Binary::Add, start, line);
+        l.b.binary(Binary::Add, line, at)
+    }
+
+    /// [`Staging::turn`] in registers.
     fn emit_turn(self, l: &mut Loops<'_>, row: Reg, set: Reg) -> Reg {
         match self.sets() {
             1 => {
                 let half = halved(&mut l.b, row, 1);
                 low_bits(&mut l.b, half, 4)
+            }
+            _ if self.gather() == Gather::Matrices => {
+                let (half, odd) = (halved(&mut l.b, row, 1), low_bits(&mut l.b, row, 2));
+                let (low, high) = (low_bits(&mut l.b, half, 4), times(&mut l.b, odd, 4));
+                l.b.binary(Binary::Add, low, high)
             }
             2 => {
                 let (low, odd) = (low_bits(&mut l.b, row, 4), low_bits(&mut l.b, row, 2));
@@ -90,6 +122,16 @@ impl Staging {
             }
         }
     }
+}
+
+/// How a thread gets neighbouring columns out of vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gather {
+    /// It loads the vectors of all four lanes: of every column tile in them it then has a row's columns.
+    Vectors,
+    /// `ldmatrix` takes one word of each: the vectors of eight rows are an 8 × 8 matrix, so that the lanes that get a row
+    /// have its column tiles, one each, in registers in order.
+    Matrices,
 }
 
 /// Registers of a thread that don't change from row to row.
@@ -120,6 +162,23 @@ pub(super) fn emit(
     let start = times(&mut d.l.b, warp, staging.words());
     write(&mut d.l, problem, &staging, memory, lane, sums, start);
     d.l.b.push(Stmt::Barrier);
+    let origin = [0, 1].map(|i| d.l.b.binary(Binary::Add, first[i], lane.warp[i]));
+    match staging.gather() {
+        Gather::Vectors => vectors(d, problem, tile, memory, (lane, start), origin),
+        Gather::Matrices => matrices(d, problem, tile, memory, (lane, start), origin),
+    }
+}
+
+/// Reads vectors and finishes the columns composed of them.
+fn vectors(
+    d: &mut Draft<'_>,
+    problem: &Problem,
+    tile: &Tile,
+    memory: Place,
+    (lane, start): (&Lane, Reg),
+    origin: [Reg; 2],
+) {
+    let staging = Staging::new(problem, tile);
     let reader = Reader::new(&mut d.l, &staging, lane, start);
     let rows = staging.warp[0] / reader.rows_at_once;
     let read: Vec<Vec<Vec<Reg>>> = (0..rows)
@@ -129,14 +188,49 @@ pub(super) fn emit(
             vectors.map(|&v| words(&mut d.l, memory, v, offset as i64, staging.vector())).collect()
         })
         .collect();
-    let [row, column] = [0, 1].map(|i| d.l.b.binary(Binary::Add, first[i], lane.warp[i]));
-    let row = d.l.b.binary(Binary::Add, row, reader.row);
-    let column = d.l.b.binary(Binary::Add, column, reader.column);
+    let row = d.l.b.binary(Binary::Add, origin[0], reader.row);
+    let column = d.l.b.binary(Binary::Add, origin[1], reader.column);
     for q in 0..staging.tiles() {
         let from = (column, (8 * staging.sets() * q) as i64);
+        let part = |v: &Vec<Reg>| v[q * staging.pair..][..staging.pair].to_vec();
         let columns: Vec<Vec<Reg>> =
-            read.iter().map(|vectors| staged(&mut d.l, problem, &staging, vectors, q)).collect();
+            read.iter().map(|vectors| staged(&mut d.l, problem, vectors.iter().flat_map(part).collect())).collect();
         strip(d, problem, tile, (row, reader.rows_at_once), from, &columns);
+    }
+}
+
+/// Reads 8 × 8 matrices of words and finishes the columns that a lane gets of them.
+fn matrices(
+    d: &mut Draft<'_>,
+    problem: &Problem,
+    tile: &Tile,
+    memory: Place,
+    (lane, start): (&Lane, Reg),
+    origin: [Reg; 2],
+) {
+    let staging = Staging::new(problem, tile);
+    let pitch = staging.sets() * 4 * staging.vector();
+    let (named, quarter) = (low_bits(&mut d.l.b, lane.lane, 8), halved(&mut d.l.b, lane.lane, 3));
+    let (row, which) = (halved(&mut d.l.b, lane.lane, 2), low_bits(&mut d.l.b, lane.lane, 4));
+    let row = d.l.b.binary(Binary::Add, origin[0], row);
+    let column = times(&mut d.l.b, which, 8);
+    let column = d.l.b.binary(Binary::Add, origin[1], column);
+    for set in 0..staging.sets() {
+        let index = staging.emit_index(&mut d.l, start, named, set, quarter);
+        let columns: Vec<Vec<Reg>> = (0..staging.warp[0] / 8)
+            .map(|n| {
+                let words = [(); 4].map(|()| d.l.b.reg(RegType::scalar(DType::U32)));
+                d.l.b.push(Stmt::LoadMatrix {
+                    d: SmallVec::from_slice(&words),
+                    from: memory,
+                    index,
+                    offset: (8 * n * pitch) as i64,
+                    form: MatrixForm::Rows,
+                });
+                staged(&mut d.l, problem, words.to_vec())
+            })
+            .collect();
+        strip(d, problem, tile, (row, 8), (column, (8 * staging.tile(set, 0)) as i64), &columns);
     }
 }
 
@@ -154,18 +248,10 @@ fn write(
     let dtype = problem.nest.nodes[problem.cut].dtype;
     let pitch = staging.sets() * 4 * staging.vector();
     for set in 0..staging.sets() {
-        let which = l.b.index(set as i64);
-        let turn = staging.emit_turn(l, row, which);
-        let before = l.b.index(set as i64 * 4);
-        let at = l.b.binary(Binary::Add, before, quarter);
-        let at = l.b.binary(Binary::Xor, at, turn);
-        let at = times(&mut l.b, at, staging.vector());
-        let line = times(&mut l.b, row, pitch);
-        let line = l.b.binary(Binary::Add, start, line);
-        let index = l.b.binary(Binary::Add, line, at);
+        let index = staging.emit_index(l, start, row, set, quarter);
         for (i, tiles) in sums.iter().enumerate() {
             for half in 0..2 {
-                let columns = (0..staging.tiles()).map(|q| &tiles[set + q * staging.sets()]);
+                let columns = (0..staging.tiles()).map(|q| &tiles[staging.tile(set, q)]);
                 let words: SmallVec<[Reg; 4]> =
                     columns.flat_map(|c| pair(l, dtype, [c[2 * half], c[2 * half + 1]])).collect();
                 let value = vector(l, words);
@@ -234,11 +320,9 @@ impl Reader {
     }
 }
 
-/// The staged values of neighbouring columns: of column tile `q` of every vector.
-fn staged(l: &mut Loops<'_>, problem: &Problem, staging: &Staging, vectors: &[Vec<Reg>], q: usize) -> Vec<Reg> {
+/// The staged values that words have.
+fn staged(l: &mut Loops<'_>, problem: &Problem, words: Vec<Reg>) -> Vec<Reg> {
     let dtype = problem.nest.nodes[problem.cut].dtype;
-    let words = vectors.iter().flat_map(|v| v[q * staging.pair..][..staging.pair].iter().copied());
-    let words: Vec<Reg> = words.collect();
     match dtype {
         DType::F32 => words.iter().map(|&w| l.b.inst(RegType::scalar(DType::F32), Inst::Bits(w))).collect(),
         _ => words

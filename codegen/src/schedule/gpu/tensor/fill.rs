@@ -3,7 +3,7 @@
 //! A thread fills the same granules of the plane in every step. What depends on outer positions alone is computed once;
 //! a step adds what depends on its inner positions.
 
-use super::layout::{CHUNK_WORDS, Tile, halved, low_bits, times};
+use super::layout::{CHUNK_WORDS, Role, Tile, halved, low_bits, times};
 use super::place::positions_at;
 use super::problem::{Along, Factor, Filling, Problem, active};
 use crate::schedule::loops::{Bound, Loops};
@@ -21,8 +21,8 @@ pub(super) struct Filler<'p> {
     /// Whether this thread takes part; `None` if all do.
     takes_part: Option<Reg>,
     pieces: Vec<Piece>,
-    /// Inner positions of a step, where the last may go past the end.
-    ragged: bool,
+    /// Inner positions of a step.
+    step: usize,
     form: Form,
 }
 
@@ -94,7 +94,7 @@ impl<'p> Filler<'p> {
             factor,
             takes_part,
             pieces: Vec::new(),
-            ragged: !problem.extents()[2].is_multiple_of(tile.inner),
+            step: tile.inner,
             form: Form::new(problem, factor),
         };
         for i in 0..granules.div_ceil(threads) {
@@ -109,26 +109,33 @@ impl<'p> Filler<'p> {
                 (plane.emit(&mut l.b, row, word), start as i64)
             };
             let element = times(&mut l.b, column, elements);
-            let (along, across) = ((element, (columns * elements) as i64), (row, rows as i64));
+            let (in_row, of_row) = ((element, (columns * elements) as i64), (row, rows as i64));
             let ((outer, shift), inner) = match factor.along {
-                Along::Inner => (across, along),
-                Along::Outer => (along, across),
+                Along::Inner => (of_row, in_row),
+                Along::Outer => (in_row, of_row),
             };
             let outer = (l.b.binary(Binary::Add, first, outer), shift);
-            let outside = filler.outside(l, outer, tile);
+            // One past the last outer position of the tile that any thread has here.
+            let reach = match factor.along {
+                Along::Inner => rows + down,
+                Along::Outer => columns * elements + across.min(threads) * elements,
+            };
+            let outside = filler.outside(l, outer, reach, tile);
             filler.pieces.push(Piece { word, outer, inner, outside });
         }
         filler
     }
 
     /// What can be said of a granule before the first step.
-    fn outside(&self, l: &mut Loops<'_>, outer: (Reg, i64), tile: &Tile) -> Outside {
+    fn outside(&self, l: &mut Loops<'_>, outer: (Reg, i64), reach: usize, tile: &Tile) -> Outside {
         let (problem, factor) = (self.problem, self.factor);
-        let whole = match factor.role {
-            super::layout::Role::Left => (problem.extents()[0], tile.rows),
-            super::layout::Role::Right => (problem.extents()[1], tile.columns),
+        let (extent, size) = match factor.role {
+            Role::Left => (problem.extents()[0], tile.rows),
+            Role::Right => (problem.extents()[1], tile.columns),
         };
-        let tail = (!usize::is_multiple_of(whole.0, whole.1)).then(|| below(l, outer, whole.0));
+        // All tiles but the last are whole.
+        let last = extent % size;
+        let tail = (last != 0 && reach > last).then(|| below(l, outer, extent));
         let bounds = positions_at(&mut l.b, &problem.nest, &factor.outer, outer);
         let mut outside = Outside { bounds, holds: tail, ..Outside::default() };
         if let Form::Sums { at, outer_guards, guards, .. } = &self.form {
@@ -146,6 +153,15 @@ impl<'p> Filler<'p> {
             l.pop_scope();
         }
         outside
+    }
+
+    /// Whether inner positions of a step that begins at `first` may be past the end.
+    fn is_ragged(&self, l: &Loops<'_>, first: Reg) -> bool {
+        let extent = self.problem.extents()[2];
+        match l.b.constant_of(first) {
+            Some(first) => first.to_i64() as usize + self.step > extent,
+            None => !extent.is_multiple_of(self.step),
+        }
     }
 
     /// Fills the plane of the stage at word `stage` with the step that begins at inner position `first`.
@@ -180,7 +196,8 @@ impl<'p> Filler<'p> {
     ) {
         let problem = self.problem;
         let inner = (l.b.binary(Binary::Add, first, inner.0), inner.1);
-        let tail = self.ragged.then(|| below(l, inner, problem.extents()[2]));
+        let ragged = self.is_ragged(l, first);
+        let tail = ragged.then(|| below(l, inner, problem.extents()[2]));
         if let Form::Computed = self.form {
             return which.for_each(|i| self.computed(l, ring, stage, i, inner, tail));
         }
@@ -290,8 +307,8 @@ impl<'p> Filler<'p> {
                 Along::Inner => tail = tail.map(|_| below(l, inner, extents[2])),
                 Along::Outer => {
                     let outer_extent = match self.factor.role {
-                        super::layout::Role::Left => extents[0],
-                        super::layout::Role::Right => extents[1],
+                        Role::Left => extents[0],
+                        Role::Right => extents[1],
                     };
                     holds = holds.map(|_| below(l, outer, outer_extent));
                 }

@@ -17,6 +17,8 @@ mod problem;
 mod product;
 
 #[cfg(test)]
+mod mutants;
+#[cfg(test)]
 mod tests;
 
 pub use layout::Tile;
