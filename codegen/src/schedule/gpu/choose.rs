@@ -13,10 +13,10 @@ use super::rows::{self, Rows};
 use super::shape::{self, Segments, Split, divide, normalise, reductions};
 use super::transpose::Transposed;
 use super::{ALIGNMENT, Argument, GpuKernel, Launch, Precision, pointwise, product, tensor, transpose};
-use crate::schedule::nest::{Nest, NodeId, Op, coefficient};
+use crate::schedule::nest::{Nest, Node, NodeId, Op, coefficient};
 use crate::schedule::rows::window_inside;
 use intwain_ir::DType;
-use intwain_ir::compute::Axis;
+use intwain_ir::compute::{Axis, Order};
 
 /// Elements that a thread reduces alone, at most, where they don't lie next to each other.
 const ALONE: usize = 16;
@@ -35,9 +35,6 @@ const COLUMN: usize = 256;
 pub(super) fn schedule(name: &str, mut nest: Nest, arrays: &Arrays, precision: Precision) -> GpuKernel {
     if positions(&nest, &nest.axes) == 0 {
         return GpuKernel { launches: Vec::new(), workspace: 0, schedule: "nothing" };
-    }
-    if let Some(kernel) = tensor::schedule(name, &nest, arrays, precision, None) {
-        return kernel;
     }
     if let Some(kernel) = tensor::schedule(name, &nest, arrays, precision, None) {
         return kernel;
@@ -220,4 +217,50 @@ fn segments(nest: &Nest, results: usize, wanted: usize, least: usize) -> Option<
     // Groups stay whole where the axis itself is made of them.
     let unit = if lists[0].len() == 1 { 8 } else { 1 };
     Some(length.next_multiple_of(unit)).filter(|l| *l < extent)
+}
+
+/// Whether one kernel computes a nest as fast as several would: a contraction must stay one, elements must not be read
+/// more often than several kernels would read them, and what is reduced must lie in memory as its loop runs.
+pub(super) fn fuses(nest: &Nest, arrays: &Arrays, precision: Precision) -> bool {
+    if tensor::takes(nest, precision) || product::takes(nest, arrays.operands.len()) {
+        return true;
+    }
+    if reductions(nest).any(|r| is_contraction(nest, r)) {
+        return false;
+    }
+    let mut nest = nest.clone();
+    normalise(&mut nest);
+    if reductions(&nest).next().is_none() || in_threads(&nest) {
+        return true;
+    }
+    let types: Vec<DType> = arrays.results.iter().map(|a| a.dtype).collect();
+    let rows = direction(&nest) == Direction::Rows && Rows::new(&nest, &types).is_some_and(|r| r.one_pass());
+    let sizes = large_loads(&nest);
+    let strays = sizes.iter().any(|&n| strays(&nest, &nest.nodes[n].op));
+    !strays && (rows || is_flat(&nest) || sizes.len() <= 1)
+}
+
+/// Whether a reduction is a sum of products whose factors don't both run along the results.
+fn is_contraction(nest: &Nest, r: NodeId) -> bool {
+    let Op::Reduce { order: Order::Fma, body, .. } = nest.nodes[r].op else { return false };
+    let inner = nest.axes.last().map_or(0, |a| 1u64 << a.0);
+    nest.nodes[r].dtype.is_float() && nest.nodes[body].op.children().any(|c| nest.nodes[c].free & inner == 0)
+}
+
+/// The loads of at least half as many elements as the largest.
+fn large_loads(nest: &Nest) -> Vec<NodeId> {
+    let size = |n: &Node| {
+        let axes: Vec<Axis> = (0..nest.extents.len() as u8).map(Axis).filter(|a| n.free & (1 << a.0) != 0).collect();
+        positions(nest, &axes)
+    };
+    let loads = || nest.nodes.iter().enumerate().filter(|(_, n)| matches!(n.op, Op::Load { .. } | Op::Take { .. }));
+    let most = loads().map(|(_, n)| size(n)).max().unwrap_or(0);
+    loads().filter(|(_, n)| 2 * size(n) > most).map(|(i, _)| i).collect()
+}
+
+/// Whether neighbouring elements read lie neither along the innermost reduced axis nor along the results.
+fn strays(nest: &Nest, op: &Op) -> bool {
+    let (Op::Load { at, .. } | Op::Take { at, .. }) = op else { return false };
+    let inner = reductions(nest).filter_map(|r| nest.nodes[r].op.bound_axes().last());
+    !inner.chain(nest.axes.last()).any(|a| coefficient(at, *a) == Some(1))
 }

@@ -127,6 +127,6 @@ impl Gpu {
 
 impl Target for Gpu {
     fn can_fuse(&self, compute: &Compute, operands: &[&Type], results: &[&Type]) -> bool {
-        crate::schedule::Cpu::host().can_fuse(compute, operands, results)
+        choose::fuses(&Nest::new(compute, operands), &launch::Arrays::new(operands, results), self.precision)
     }
 }

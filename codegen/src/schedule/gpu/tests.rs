@@ -6,10 +6,10 @@ use super::{Gpu, GpuKernel, harness, shape};
 use crate::schedule::nest::Nest;
 use crate::schedule::tests::tensor;
 use intwain_ir::compute::Compute;
-use intwain_ir::kernel::{Entry, Inst, Stmt};
+use intwain_ir::kernel::{Block, Inst, Kernel, Place, Stmt};
 use intwain_ir::ops::{self, Body, Op};
 use intwain_ir::scalar::{Binary, Reduce, Unary};
-use intwain_ir::{DType, Tensor, Type, interp};
+use intwain_ir::{DType, Scalar, Target, Tensor, Type, interp};
 
 /// Which of a GPU's schedules is under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -380,4 +380,162 @@ fn transposition_moves_groups_both_ways() {
     let args = [tensor(&x, 1), tensor(&z, 2)];
     let done = check(Which::Fast, &c, &args, &[z], 0.0, "a product with a transposed factor");
     assert_eq!((done.schedule, done.read, done.written), ("transpose", 2 * 40 * 72 * 4, 40 * 72 * 4));
+}
+
+/// The instructions and statements of a kernel.
+fn accesses(k: &Kernel) -> Vec<(Place, usize)> {
+    fn walk(k: &Kernel, b: &Block, found: &mut Vec<(Place, usize)>) {
+        for s in &b.0 {
+            match s {
+                Stmt::Let(r, Inst::Load { from, .. }) => found.push((*from, k.regs[*r].lanes as usize)),
+                Stmt::Store { to, value, .. } => found.push((*to, k.regs[*value].lanes as usize)),
+                Stmt::If { then, otherwise, .. } => {
+                    walk(k, then, found);
+                    walk(k, otherwise, found);
+                }
+                Stmt::For(l) => walk(k, &l.body, found),
+                _ => {}
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(k, &k.body, &mut found);
+    found
+}
+
+/// Whether all accesses to parameters are of 16 bytes.
+fn is_wide(op: impl Into<Op>, args: &[Type]) {
+    let op = op.into();
+    let (c, results) = compute_of(op.clone(), args);
+    let k = schedule(Which::Fast, "k", &c, args, &results);
+    for l in &k.launches {
+        for (place, lanes) in accesses(&l.kernel) {
+            let Place::Param(i) = place else { continue };
+            let p = &l.kernel.params[i as usize];
+            let bytes = lanes * p.dtype.size();
+            assert_eq!(bytes, 16, "{op:?} of {args:?}, {}: {bytes} bytes at {place}\n{}", k.schedule, l.kernel);
+        }
+    }
+}
+
+#[test]
+fn accesses_are_16_bytes_wide_where_they_can_be() {
+    for d in [DType::F32, DType::F16, DType::BF16, DType::I32, DType::F64] {
+        let ty = |shape: &[usize]| Type::new(d, shape);
+        is_wide(ops::Binary { function: Binary::Add }, &[ty(&[12, 16]), ty(&[12, 16])]);
+        is_wide(ops::Binary { function: Binary::Add }, &[ty(&[3000, 1024]), ty(&[3000, 1024])]);
+        is_wide(ops::Concat { dim: 1 }, &[ty(&[5, 8]), ty(&[5, 24]), ty(&[5, 16])]);
+        is_wide(ops::Concat { dim: 0 }, &[ty(&[5, 8]), ty(&[7, 8])]);
+        is_wide(ops::Transpose { perm: vec![0, 2, 1, 3] }, &[ty(&[2, 3, 5, 64])]);
+        is_wide(ops::Transpose { perm: vec![1, 0] }, &[ty(&[64, 128])]);
+        if d.is_float() {
+            is_wide(ops::Softmax { dim: 1 }, &[ty(&[5, 64])]);
+            is_wide(ops::Softmax { dim: 1 }, &[ty(&[5, 1000])]);
+            is_wide(ops::Softmax { dim: 1 }, &[ty(&[5, 4096])]);
+            is_wide(ops::Standardize { dims: vec![1], epsilon: 1e-3 }, &[ty(&[5, 768])]);
+        }
+    }
+    let pool = ops::Pool {
+        function: Reduce::Max,
+        size: vec![3, 3],
+        stride: vec![2, 2],
+        pads: vec![(1, 1), (1, 1)],
+        dilation: vec![1, 1],
+        input_dilation: vec![1, 1],
+    };
+    is_wide(pool, &[f32s(&[2, 9, 9, 64])]);
+    // The table's rows and the result; positions are single elements.
+    let args = [f32s(&[50, 64]), Type::new(DType::I32, [7])];
+    let (c, results) = compute_of(ops::Take { base: 0 }, &args);
+    let k = schedule(Which::Fast, "k", &c, &args, &results);
+    let lanes: Vec<usize> = accesses(&k.launches[0].kernel).into_iter().map(|a| a.1).collect();
+    assert_eq!(lanes, [1, 4, 4]);
+}
+
+#[test]
+fn adversarial_shapes() {
+    for n in [1, 2, 3, 7, 31, 32, 33, 127, 128, 129, 255, 257, 1021, 1024] {
+        check_fast(ops::Unary { function: Unary::Neg }, &[f32s(&[n])], 0.0);
+        check_fast(ops::Unary { function: Unary::Neg }, &[Type::new(DType::I8, [n])], 0.0);
+        check_fast(ops::Binary { function: Binary::Add }, &[f32s(&[3, n]), f32s(&[3, n])], 0.0);
+        check_fast(ops::Transpose { perm: vec![1, 0] }, &[f32s(&[n, 19])], 0.0);
+        check_fast(ops::Transpose { perm: vec![1, 0] }, &[Type::new(DType::F16, [24, n])], 0.0);
+        check_fast(ops::Concat { dim: 1 }, &[f32s(&[3, n]), f32s(&[3, 5]), f32s(&[3, 8])], 0.0);
+        for d in [DType::I32, DType::U8, DType::I64, DType::Bool] {
+            for function in [Reduce::Sum, Reduce::Max, Reduce::Prod] {
+                let reduce = |dim: usize| ops::Reduce { function, dims: vec![dim] };
+                check_fast(reduce(1), &[Type::new(d, [5, n])], 0.0);
+                check_fast(reduce(0), &[Type::new(d, [n, 6])], 0.0);
+            }
+        }
+        for shape in [&[5, n][..], &[n, 6]] {
+            check_fast(ops::Softmax { dim: 1 }, &[f32s(shape)], 1e-6);
+            check_fast(ops::Softmax { dim: 0 }, &[f32s(shape)], 1e-6);
+            check_fast(ops::ArgMax { dim: 0 }, &[f32s(shape)], 0.0);
+            check_fast(ops::ArgMax { dim: 1 }, &[f32s(shape)], 0.0);
+        }
+    }
+}
+
+#[test]
+fn more_rows_than_a_launch_has_along_y() {
+    let tall = f32s(&[66_001, 5]);
+    for op in [Op::from(ops::Softmax { dim: 1 }), ops::Reduce { function: Reduce::Max, dims: vec![1] }.into()] {
+        check_fast(op, std::slice::from_ref(&tall), 1e-6);
+    }
+    check_fast(ops::Reduce { function: Reduce::Max, dims: vec![1] }, &[f32s(&[66_001, 33])], 0.0);
+    check_fast(ops::Reduce { function: Reduce::Max, dims: vec![0] }, &[f32s(&[66_001, 5])], 0.0);
+    check_fast(ops::Transpose { perm: vec![1, 0] }, &[f32s(&[66_001, 17])], 0.0);
+}
+
+#[test]
+fn nan_and_infinities_go_through_teams() {
+    let ty = f32s(&[4, 300]);
+    let mut x = tensor(&ty, 1);
+    let f = |x: f32| Scalar::from_f64(DType::F32, f64::from(x));
+    x.set(17, f(f32::NAN));
+    x.set(299, f(f32::NAN));
+    (300..600).for_each(|i| x.set(i, f(f32::NEG_INFINITY)));
+    x.set(650, f(f32::INFINITY));
+    x.set(850, f(f32::INFINITY));
+    (900..1200).for_each(|i| x.set(i, f(if i % 2 == 0 { 0.0 } else { -0.0 })));
+    for op in [
+        Op::from(ops::ArgMax { dim: 1 }),
+        ops::Reduce { function: Reduce::Max, dims: vec![1] }.into(),
+        ops::Reduce { function: Reduce::Min, dims: vec![1] }.into(),
+        ops::Softmax { dim: 1 }.into(),
+    ] {
+        let (c, results) = compute_of(op.clone(), std::slice::from_ref(&ty));
+        check(Which::Fast, &c, std::slice::from_ref(&x), &results, 1e-6, &format!("{op:?}"));
+    }
+}
+
+#[test]
+fn fusion_stops_where_elements_would_be_read_again() {
+    let gpu = Gpu::default();
+    let ty = f32s(&[64, 128]);
+    let fuses = |c: &Compute, operands: &[Type], result: &Type| gpu.can_fuse(c, &types(operands), &[result]);
+    // softmax(x + y) along rows: one pass.
+    let sum = |c: &mut Compute, rows: bool| {
+        let k = c.reduce_axis(if rows { 128 } else { 64 });
+        let mut at = c.position();
+        let here = {
+            let (x, y) = (c.load(0, &ty, at.clone()), c.load(1, &ty, at.clone()));
+            c.binary(Binary::Add, x, y)
+        };
+        at[usize::from(rows)] = intwain_ir::compute::Index::axis(k);
+        let (x, y) = (c.load(0, &ty, at.clone()), c.load(1, &ty, at));
+        let there = c.binary(Binary::Add, x, y);
+        let all = c.reduce(Reduce::Sum, vec![k], intwain_ir::compute::Order::Sequential, there);
+        c.binary(Binary::Div, here, all)
+    };
+    for (rows, expected) in [(true, true), (false, false)] {
+        let mut c = Compute::new(&ty.shape);
+        let y = sum(&mut c, rows);
+        let c = c.with_results([y]);
+        assert_eq!(fuses(&c, &[ty.clone(), ty.clone()], &ty), expected, "rows: {rows}");
+    }
+    let (product, results) =
+        compute_of(ops::Contract { batch: vec![], contract: vec![(1, 0)] }, &[f32s(&[64, 32]), f32s(&[32, 128])]);
+    assert!(fuses(&product, &[f32s(&[64, 32]), f32s(&[32, 128])], &results[0]));
 }

@@ -36,6 +36,11 @@ pub(super) fn schedule(name: &str, nest: &Nest, arrays: &Arrays) -> Option<GpuKe
     Some(planned(name, &product, arrays, &Plan::choose(&product)))
 }
 
+/// Whether a nest is a contraction that these schedules take.
+pub(super) fn takes(nest: &Nest, operands: usize) -> bool {
+    recognise(nest, operands).is_some()
+}
+
 /// The kernels that a plan asks for.
 fn planned(name: &str, product: &Product, arrays: &Arrays, plan: &Plan) -> GpuKernel {
     in_parts(name, product, arrays, plan).unwrap_or_else(|| {

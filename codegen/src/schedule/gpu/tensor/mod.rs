@@ -55,6 +55,11 @@ pub(super) fn schedule(
     Some(GpuKernel { launches, workspace: 0, schedule: NAME })
 }
 
+/// Whether a nest is a contraction that tensor cores take.
+pub(super) fn takes(nest: &Nest, precision: Precision) -> bool {
+    Problem::new(nest, precision).is_some_and(|p| choose(&p).is_some())
+}
+
 fn launch(name: &str, problem: &Problem, tile: &Tile, arrays: &Arrays) -> Launch {
     let grid = Grid::new(problem, tile);
     let mut d = Draft::new(name, &problem.nest, arrays, grid.blocks(), tile.threads() as u32);
