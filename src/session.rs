@@ -1,5 +1,6 @@
 //! A model on devices: compiles what the number of rows asks for, and runs.
 
+use crate::cuda;
 use crate::driver::{self, CompileError, Compiled};
 use crate::kernels;
 use crate::lookups::{self, Lookup};
@@ -269,20 +270,22 @@ impl<'m> Session<'m> {
     }
 }
 
-/// What programs for devices are planned for where nobody says: CPU devices of this machine, or the GPUs that `ptx:N`
-/// stands for.
-pub(crate) fn hardware_of(kind: DeviceKind) -> Hardware {
-    let name = match kind {
-        DeviceKind::Cpu => "cpu",
-        DeviceKind::Ptx | DeviceKind::Cuda => "2xa100-nvlink",
-    };
-    Catalogue::built_in().get(name).expect("the catalogue has these machines")
+/// What programs for devices are planned for where nobody says: CPU devices of this machine, the GPUs, or those that
+/// `ptx:N` stands for.
+pub(crate) fn hardware_of(devices: &Devices) -> Hardware {
+    let named = |name| Catalogue::built_in().get(name).expect("the catalogue has these machines");
+    match devices.kind() {
+        DeviceKind::Cpu => named("cpu"),
+        DeviceKind::Ptx => named("2xa100-nvlink"),
+        // Opening GPUs that are not there is an error; what they are planned for then shows nowhere.
+        DeviceKind::Cuda => cuda::machine(devices.ordinals()).unwrap_or_else(|_| named("2xa100-nvlink")),
+    }
 }
 
 /// The plan of a prepared graph for the devices.
 fn plan(graph: &Graph, options: &SessionOptions, timings: &mut Timings) -> Result<place::Plan, CompileError> {
     let strategy = if options.devices.count() == 1 { Some(Strategy::One) } else { options.split };
-    let hardware = options.hardware.clone().unwrap_or_else(|| hardware_of(options.devices.kind()));
+    let hardware = options.hardware.clone().unwrap_or_else(|| hardware_of(&options.devices));
     let survey = place::Survey::Asked;
     let ask = place::Options { strategy, parts: options.parts, survey, ..place::Options::default() };
     match driver::plan(graph, &hardware, ask.clone(), timings) {

@@ -75,6 +75,24 @@ fn gpus_that_do_not_reach_each_other_are_told() {
 }
 
 #[test]
+fn gpus_of_the_machine_are_planned_for_and_used_where_nothing_else_is_said() {
+    let (folder, out) = (driver(), tempfile::tempdir().unwrap());
+    let here = Some((folder.path(), Peers::Reached));
+    let model = example("two_tower.json");
+    let planned = intwain(&["plan", &model], here);
+    assert!(text(&planned.stdout).contains("on this (cuda0, cuda1)"), "{}", text(&planned.stdout));
+    let dir = out.path().join("program").display().to_string();
+    let compiled = intwain(&["compile", &model, "--batch", "8", "--split", "data", "-o", &dir], here);
+    assert!(compiled.status.success(), "{}", text(&compiled.stderr));
+    let ran = |words: &[&str]| {
+        let run = intwain(&[&["run", dir.as_str(), "--inputs", &example("pairs.npz")], words].concat(), here);
+        assert!(run.status.success(), "{}", text(&run.stderr));
+        text(&run.stdout)
+    };
+    assert_eq!(ran(&[]), ran(&["--devices", "ptx:0,ptx:1"]));
+}
+
+#[test]
 fn programs_give_the_same_through_the_driver_as_on_emulated_devices() {
     let (libraries, folder) = (driver(), tempfile::tempdir().unwrap());
     let run = |devices: &str, split: &str, peers: Peers| -> Vec<u8> {

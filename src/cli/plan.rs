@@ -4,6 +4,8 @@ use super::args::{Common, PlanArgs, TargetArgs};
 use super::output::{self, Progress};
 use super::{Failure, run};
 use crate::build::{self, Request};
+use crate::cuda;
+use crate::runtime::{DeviceKind, Devices};
 use crate::session::Fallback;
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_passes::Timings;
@@ -33,10 +35,14 @@ pub(crate) fn request(a: &TargetArgs, rows: usize) -> Result<Request, Failure> {
     })
 }
 
-/// A machine of the catalogue, or of a TOML file.
+/// A machine of the catalogue or of a TOML file, else the GPUs of this one.
 pub(crate) fn machine(name: Option<&str>) -> Result<Hardware, Failure> {
     let catalogue = Catalogue::built_in();
     let Some(name) = name else {
+        let gpus = Devices::found(2);
+        if gpus.kind() == DeviceKind::Cuda {
+            return cuda::machine(gpus.ordinals()).map_err(|e| Failure::Input(e.to_string()));
+        }
         let names: Vec<&str> = catalogue.names().collect();
         return Err(Failure::Input(format!(
             "no GPU was found to plan for; name a machine with --hardware: {}, or a TOML file",

@@ -5,7 +5,7 @@ use super::output::{self, Progress};
 use super::{Failure, data, plan};
 use crate::model::{Model, ModelOptions, WeightOrigin};
 use crate::program::{ProgramDir, ProgramSession};
-use crate::runtime::{DeviceKind, Devices};
+use crate::runtime::Devices;
 use crate::session::{Fallback, Session, SessionOptions};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::Tensor;
@@ -34,9 +34,9 @@ pub(crate) fn open_architecture(a: &ModelArgs, common: &Common) -> Result<Model,
     open(a, &Common { quiet: true, ..common.clone() })
 }
 
-/// The devices that the flags name. Without a GPU the default is two CPU devices.
+/// The devices that the flags name, else GPUs where there are any, else two CPU devices.
 pub(crate) fn devices(a: &DeviceArgs) -> Devices {
-    a.devices.clone().unwrap_or_else(|| Devices::two(DeviceKind::Cpu))
+    a.devices.clone().unwrap_or_else(|| Devices::found(2))
 }
 
 /// The machine to plan for that the flags name.
@@ -106,7 +106,7 @@ fn directory(a: &RunArgs, common: &Common) -> Result<(), Failure> {
     if let Some(weights) = &a.model.weights {
         dir = dir.with_weights(weights)?;
     }
-    let devices = a.devices.devices.clone().unwrap_or_else(|| dir.cpus());
+    let devices = a.devices.devices.clone().unwrap_or_else(|| dir.best_devices());
     let mut session = ProgramSession::new(&dir, &devices, a.devices.threads)?;
     let inputs = data::read_inputs(&a.inputs, session.signature(), common)?;
     let progress = Progress::start(common, "running");

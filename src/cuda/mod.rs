@@ -2,11 +2,13 @@
 //! build, and a machine without it gets a message.
 
 mod device;
+mod machine;
 mod probe;
 mod test;
 
 pub use device::CudaError;
 pub(crate) use device::{CudaDevice, CudaEvent, CudaModule, Peers};
+pub use machine::machine;
 pub use probe::{GpuInfo, NoCuda, devices, peer_access};
 pub use test::{CopyTest, copy_test};
 

@@ -30,6 +30,12 @@ pub struct GpuInfo {
     pub memory: usize,
     /// Multiprocessors.
     pub multiprocessors: u32,
+    /// Clock of the multiprocessors in kHz.
+    pub clock_khz: u32,
+    /// Clock of the memory in kHz.
+    pub memory_clock_khz: u32,
+    /// Width of the memory bus in bits.
+    pub bus_bits: u32,
 }
 
 impl GpuInfo {
@@ -76,7 +82,15 @@ fn info(ordinal: c_int) -> Result<GpuInfo, DriverError> {
         // SAFETY: as above.
         memory: unsafe { result::device::total_mem(device) }?,
         multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        clock_khz: attribute(A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+        memory_clock_khz: attribute(A::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+        bus_bits: attribute(A::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
     })
+}
+
+fn handles(a: &GpuInfo, b: &GpuInfo) -> Result<(sys::CUdevice, sys::CUdevice), NoCuda> {
+    let device = |g: &GpuInfo| result::device::get(g.ordinal as c_int).map_err(answer);
+    Ok((device(a)?, device(b)?))
 }
 
 /// Whether GPU `from` can read and write the memory of GPU `to`. A GPU always can its own.
@@ -87,10 +101,22 @@ pub fn peer_access(from: &GpuInfo, to: &GpuInfo) -> Result<bool, NoCuda> {
     if from.ordinal == to.ordinal {
         return Ok(true);
     }
-    let device = |g: &GpuInfo| result::device::get(g.ordinal as c_int).map_err(answer);
-    let (a, b) = (device(from)?, device(to)?);
+    let (a, b) = handles(from, to)?;
     let mut can = 0;
     // SAFETY: both devices were given by the driver, which writes one integer.
     unsafe { sys::cuDeviceCanAccessPeer(&mut can, a, b) }.result().map_err(answer)?;
+    Ok(can != 0)
+}
+
+/// Whether GPU `from` does atomic operations in the memory of GPU `to`: over NVLink it does, over PCI Express not.
+pub(super) fn native_atomics(from: &GpuInfo, to: &GpuInfo) -> Result<bool, NoCuda> {
+    if from.ordinal == to.ordinal {
+        return Ok(true);
+    }
+    let (a, b) = handles(from, to)?;
+    let mut can = 0;
+    let attribute = sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+    // SAFETY: both devices were given by the driver, which writes one integer.
+    unsafe { sys::cuDeviceGetP2PAttribute(&mut can, attribute, a, b) }.result().map_err(answer)?;
     Ok(can != 0)
 }

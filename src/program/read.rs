@@ -193,6 +193,13 @@ impl ProgramDir {
         if self.devices() == 1 { Devices::one(DeviceKind::Cpu) } else { Devices::two(DeviceKind::Cpu) }
     }
 
+    /// The best devices of this machine that run the program: GPUs if it was compiled for GPUs and as many are here.
+    pub fn best_devices(&self) -> Devices {
+        let found = Devices::found(self.devices());
+        let fits = found.kind() == DeviceKind::Cuda && found.count() == self.devices();
+        if fits && self.variants.iter().all(|v| v.on_gpus.is_some()) { found } else { self.cpus() }
+    }
+
     /// The programs; the first is for full calls.
     pub fn variants(&self) -> &[ProgramVariant] {
         &self.variants

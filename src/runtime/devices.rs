@@ -1,5 +1,6 @@
 //! Which devices a program runs on, by the names that people give them.
 
+use crate::cuda;
 use std::fmt;
 use std::str::FromStr;
 
@@ -75,6 +76,19 @@ impl Devices {
     /// `kind:0,kind:1`.
     pub fn two(kind: DeviceKind) -> Devices {
         Devices { kind, ordinals: vec![0, 1] }
+    }
+
+    /// The best of this machine, at most `most`: GPUs where there are any, else CPU devices.
+    pub fn found(most: usize) -> Devices {
+        let usable: Vec<u32> = match cuda::devices() {
+            Ok(gpus) => gpus.iter().filter(|g| g.is_usable()).map(|g| g.ordinal as u32).take(most.min(2)).collect(),
+            Err(_) => Vec::new(),
+        };
+        match usable.is_empty() {
+            false => Devices { kind: DeviceKind::Cuda, ordinals: usable },
+            true if most < 2 => Devices::one(DeviceKind::Cpu),
+            true => Devices::two(DeviceKind::Cpu),
+        }
     }
 
     /// What they are.

@@ -64,7 +64,7 @@ pub struct VerifyOptions {
 
 impl VerifyOptions {
     fn hardware(&self) -> Hardware {
-        self.hardware.clone().unwrap_or_else(|| session::hardware_of(self.devices.kind()))
+        self.hardware.clone().unwrap_or_else(|| session::hardware_of(&self.devices))
     }
 }
 

@@ -73,14 +73,20 @@ driver! {
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) {
         give(bytes, |s| s.device(device).map(|_| state::MEMORY))
     }
-    /// A fact: capability and multiprocessors are known, all else is 0.
+    /// A fact: those that are asked for are those of an A100, all else is 0.
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) {
         const MAJOR: c_int = 75;
         const MULTIPROCESSORS: c_int = 16;
         const MAX_SHARED: c_int = 97;
+        const CLOCK: c_int = 13;
+        const MEMORY_CLOCK: c_int = 36;
+        const BUS: c_int = 37;
         let fact = match attribute {
             MAJOR => 8,
-            MULTIPROCESSORS => 4,
+            MULTIPROCESSORS => 108,
+            CLOCK => 1_410_000,
+            MEMORY_CLOCK => 1_593_000,
+            BUS => 5120,
             MAX_SHARED => 163 << 10,
             _ => 0,
         };
@@ -100,6 +106,10 @@ driver! {
     fn cuDeviceCanAccessPeer(can: *mut c_int, from: c_int, to: c_int) {
         let reached = c_int::from(std::env::var_os("MOCK_NO_PEERS").is_none());
         give(can, |s| s.device(from).and_then(|_| s.device(to)).map(|_| reached))
+    }
+    /// What two GPUs can do with each other: atomic operations, if they see each other's memory.
+    fn cuDeviceGetP2PAttribute(value: *mut c_int, _attribute: c_int, from: c_int, to: c_int) {
+        cuDeviceCanAccessPeer(value, from, to)
     }
     /// The context of a GPU.
     fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) {
