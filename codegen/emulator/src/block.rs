@@ -56,7 +56,7 @@ impl Block {
             let live = if live >= 32 { u32::MAX } else { (1 << live) - 1 };
             let mut warp = Warp::new(index, count, live, program);
             for &(special, reg) in &program.specials {
-                warp.regs.fill(reg, |lane| u64::from(special_value(special, context, id, index, lane as u32, count)));
+                warp.regs.fill(reg, |lane| special_value(special, context, id, index, lane as u32, count));
             }
             warp
         });
@@ -229,8 +229,9 @@ pub(crate) fn coordinates(thread: u32, block: [u32; 3]) -> [u32; 3] {
     [thread % block[0], thread / block[0] % block[1], thread / (block[0] * block[1])]
 }
 
-fn special_value(special: Special, context: &Context<'_>, id: [u32; 3], warp: u32, lane: u32, warps: u32) -> u32 {
-    match special {
+fn special_value(special: Special, context: &Context<'_>, id: [u32; 3], warp: u32, lane: u32, warps: u32) -> u64 {
+    u64::from(match special {
+        Special::Variable(index) => return context.variables[index as usize],
         Special::Tid(axis) => coordinates(warp * 32 + lane, context.launch.block)[usize::from(axis)],
         Special::Ntid(axis) => context.launch.block[usize::from(axis)],
         Special::Ctaid(axis) => id[usize::from(axis)],
@@ -244,5 +245,5 @@ fn special_value(special: Special, context: &Context<'_>, id: [u32; 3], warp: u3
             part(below, at - 1) | part(equal, at) | part(above, !(at | (at - 1)))
         }
         Special::DynamicShared => context.launch.shared,
-    }
+    })
 }

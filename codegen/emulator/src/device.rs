@@ -10,7 +10,7 @@ use crate::lower::{Program, lower};
 use crate::memory::AddressSpace;
 use crate::race::{DEVICES, Known};
 use crate::stats::Stats;
-use crate::syntax;
+use crate::syntax::{self, Variable};
 
 /// A parsed PTX module.
 #[derive(Debug, Clone)]
@@ -18,6 +18,8 @@ pub struct Module {
     programs: Vec<Program>,
     target: String,
     version: (u64, u64),
+    /// Variables in global memory; each device has its own.
+    variables: Arc<[Variable]>,
 }
 
 impl Module {
@@ -28,7 +30,8 @@ impl Module {
     pub fn parse(text: &str) -> Result<Module, ParseError> {
         let unit = syntax::parse(text)?;
         let programs = unit.entries.iter().map(|e| lower(e, &unit.variables)).collect::<Result<_, _>>()?;
-        Ok(Module { programs, target: unit.target, version: unit.version })
+        let variables: Vec<Variable> = unit.variables.into_iter().filter(|v| v.space == "global").collect();
+        Ok(Module { programs, target: unit.target, version: unit.version, variables: variables.into() })
     }
 
     /// Names of the kernels, in the order of the text.
@@ -125,6 +128,8 @@ pub struct Device {
     pub global_races: Check,
     /// What its launches learned of other devices so far.
     known: Mutex<Known>,
+    /// Where the variables of modules lie that it has met.
+    variables: Mutex<Vec<(Arc<[Variable]>, Vec<u64>)>>,
 }
 
 /// Whether an optional check is made.
@@ -150,6 +155,7 @@ impl Device {
             cancel: Arc::default(),
             global_races: Check::default(),
             known: Mutex::default(),
+            variables: Mutex::default(),
         }
     }
 
@@ -231,6 +237,25 @@ impl Device {
         Ok(())
     }
 
+    /// The addresses of a module's variables, which begin as its text says or as zeros.
+    fn place(&self, module: &Module) -> Result<Vec<u64>, LaunchError> {
+        if module.variables.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut placed = self.variables.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, addresses)) = placed.iter().find(|(known, _)| Arc::ptr_eq(known, &module.variables)) {
+            return Ok(addresses.clone());
+        }
+        let addresses = module.variables.iter().map(|v| {
+            let mut data = v.init.clone();
+            data.resize(v.bytes as usize, 0);
+            self.upload(&data)
+        });
+        let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
+        placed.push((module.variables.clone(), addresses.clone()));
+        Ok(addresses)
+    }
+
     /// Runs a kernel to its end.
     ///
     /// # Errors
@@ -245,6 +270,7 @@ impl Device {
             program,
             launch,
             params: grid::arguments(program, args)?,
+            variables: self.place(module)?,
             schedule: self.schedule,
             device: self.ordinal,
             resident: self.resident.max(1),

@@ -71,6 +71,9 @@ pub enum LaunchError {
         /// The violated limit.
         reason: String,
     },
+    /// The module's variables could not be placed.
+    #[error(transparent)]
+    Memory(#[from] HostError),
     /// The kernel ran and did something wrong.
     #[error(transparent)]
     Fault(#[from] Box<Fault>),

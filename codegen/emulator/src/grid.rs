@@ -18,6 +18,8 @@ pub(crate) struct Context<'a> {
     pub(crate) program: &'a Program,
     pub(crate) launch: Launch,
     pub(crate) params: Vec<u8>,
+    /// Addresses of the module's variables.
+    pub(crate) variables: Vec<u64>,
     pub(crate) schedule: Schedule,
     pub(crate) device: u32,
     pub(crate) resident: usize,

@@ -16,11 +16,13 @@
 //! | `div sqrt rcp` | `.rn` and directed f32, f64 `.rn`; `.approx` and `.full` are correctly rounded | 9.7.3 |
 //! | `rsqrt ex2 lg2 sin cos tanh` | computed in f64, rounded once: error 0.5 ulp, far inside the ISA's bounds | 9.7.3 |
 //! | the same on `f16 f16x2 bf16 bf16x2` | rounded once from the exact result | 9.7.4 |
-//! | `set setp selp` | all comparisons, combination with a predicate; no packed forms | 9.7.6, 9.7.7 |
+//! | `set setp selp slct` | all comparisons, combination with a predicate; no packed forms | 9.7.6, 9.7.7 |
+//! | `testp` | f32, f64 | 9.7.3.1 |
 //! | `and or xor not cnot lop3 shf shl shr` | `.pred` too | 9.7.8 |
 //! | `mov` | packing, unpacking, `_`, addresses, special registers of section 10 | 9.7.9.3 |
 //! | `shfl.sync` | `up down bfly idx` | 9.7.9.6 |
 //! | `prmt` | default mode | 9.7.9.7 |
+//! | `.global .const` | variables of the module with numbers as initial values | 5.1, 5.4 |
 //! | `ld ldu st` | all state spaces, vectors, `.weak .relaxed .volatile .acquire .release`, cache hints ignored | 9.7.9.8 to 11 |
 //! | `cvta cvt prefetch` | all roundings among ints, f16, bf16, tf32, f32, f64; `.sat .ftz .relu`; no fp8 | 9.7.9 |
 //! | `cp.async` | `.ca .cg`, zero fill, `commit_group wait_group wait_all`; no bulk copies | 9.7.9.25 |
@@ -41,18 +43,35 @@
 //!   destination of a `cp.async` not waited for, under [`Schedule::Late`] and [`Schedule::Early`].
 //! - Barriers reached by part of a warp, member masks that do not fit, inconsistent named barriers, deadlock.
 //! - Synchronisation with a scope that does not reach the other device.
+//! - On demand ([`Device::global_races`]), global memory: races between warps, blocks and devices by happens-before,
+//!   through barriers, releases, acquires and fences whose scopes include each other; `.nc` loads of bytes that their
+//!   launch writes. Launches of one device follow each other; the host's own copies count as ordered.
 //!
-//! Not checked: races in global memory.
+//! # What is counted
+//! [`Stats`] tells instructions by class, bytes requested, distinct bytes, sectors and widths of global accesses, and
+//! passes over the banks of shared memory with how many of them only conflicts cause. Counting is always on.
 //!
 //! # Progress
 //! Warps of a block, resident blocks of a grid and devices (each launch in its own host thread) all take turns, so a
 //! kernel may spin on a flag that another block or device sets. The order is fixed: one device computes the same bits
-//! every time, races or not.
+//! every time, races or not. Blocks of a kernel without atomics, ordered accesses and fences run one after another, or on
+//! several host threads ([`Device::workers`]). A launch that only waits ends as a deadlock after [`Device::patience`],
+//! or when the host sets [`Device::cancel`].
 //!
 //! # Speed
-//! One match per warp instruction, inner loops over 32 lanes vectorised by the compiler: on one core of a present-day
-//! server, more than 10⁹ thread instructions a second on a chain of FMAs, about a quarter of that rate on a matrix
-//! product through shared memory, checks included (`cargo bench -p intwain-emulator`).
+//! One match per warp instruction, inner loops over 32 lanes vectorised by the compiler (AVX2 where there is), addresses
+//! checked a warp at a time, shared memory by the distinct places of a pattern that is remembered for each instruction.
+//! On one core of a server of 2023 that was shared with others, checks and counters included
+//! (`cargo bench -p intwain-emulator`), in 10⁹ thread instructions a second:
+//!
+//! | loop | |
+//! |---|---|
+//! | chain of FMAs | 3.0 to 3.9 |
+//! | f32 matrix product through shared memory, an `ld.shared` for each operand | 0.8 |
+//! | the same with `global_races` | 0.6 |
+//! | pointwise kernel of 16-byte accesses, with and without `global_races` | 0.37, 0.42 |
+//!
+//! `mma.sync.m16n8k16` with its `ldmatrix`: 8 to 13 GFLOP/s; all of Triton's product in tiles of 32×32: 2 to 3 GFLOP/s.
 
 mod access;
 mod atom;

@@ -20,8 +20,14 @@ pub(crate) enum Special {
     LaneId,
     WarpId,
     WarpCount,
-    LaneMask { below: bool, equal: bool, above: bool },
+    LaneMask {
+        below: bool,
+        equal: bool,
+        above: bool,
+    },
     DynamicShared,
+    /// The address of a `.global` variable of the module.
+    Variable(u32),
 }
 
 /// A parameter's place in the parameter block.
@@ -58,8 +64,8 @@ enum Symbol {
     Register(Ty, Reg),
     Family(Ty, u32),
     Variable(Space, u64),
-    /// A `.global` variable of the module: refused where it is used.
-    Module,
+    /// A `.global` variable of the module, whose address the launch knows.
+    Module(u32),
 }
 
 /// State of lowering one kernel.
@@ -149,8 +155,8 @@ pub(crate) fn lower(entry: &Entry, variables: &[Variable]) -> Result<Program, Pa
         l.program.shared_bytes = at + v.bytes;
         l.scopes[0].insert(v.name.clone(), Symbol::Variable(Space::Shared, at));
     }
-    for v in variables.iter().filter(|v| v.space != "const" && v.space != "shared") {
-        l.scopes[0].insert(v.name.clone(), Symbol::Module);
+    for (index, v) in variables.iter().filter(|v| v.space == "global").enumerate() {
+        l.scopes[0].insert(v.name.clone(), Symbol::Module(index as u32));
     }
     for item in &entry.body {
         l.item(item)?;
@@ -316,9 +322,8 @@ impl Lower {
                 }
                 match self.symbol(name) {
                     Some(Symbol::Variable(_, at)) => Ok(self.immediate(at, ty)),
-                    Some(Symbol::Module) => {
-                        Err(unsupported(self.line, name, "a .global variable of the module", "5.1.4"))
-                    }
+                    Some(Symbol::Module(index)) if ty.width() == 64 => Ok(self.value(Special::Variable(index))),
+                    Some(Symbol::Module(_)) => Err(self.mismatch(name, Ty::U64, ty)),
                     _ => self.register(name, ty),
                 }
             }
@@ -369,12 +374,13 @@ impl Lower {
             }
             return Ok(None);
         };
-        if let Some(&reg) = self.specials.get(&special) {
-            return Ok(Some(reg));
-        }
-        let reg = self.program.template.fresh(Class::W32);
-        self.specials.insert(special, reg);
-        Ok(Some(reg))
+        Ok(Some(self.value(special)))
+    }
+
+    /// The register that holds a special value.
+    fn value(&mut self, special: Special) -> Reg {
+        let class = if matches!(special, Special::Variable(_)) { Class::W64 } else { Class::W32 };
+        *self.specials.entry(special).or_insert_with(|| self.program.template.fresh(class))
     }
 
     /// A predicate, perhaps negated.
@@ -402,7 +408,10 @@ impl Lower {
                 let base = if space == Space::Generic { window(found) } else { 0 };
                 Ok(Address { base: None, offset: offset.wrapping_add(at.wrapping_add(base) as i64) })
             }
-            Some(Symbol::Module) => Err(unsupported(self.line, name, "a .global variable of the module", "5.1.4")),
+            Some(Symbol::Module(index)) if matches!(space, Space::Global | Space::Generic) => {
+                Ok(Address { base: Some(self.value(Special::Variable(index))), offset: *offset })
+            }
+            Some(Symbol::Module(_)) => Err(syntax(self.line, format!("`{name}` lies in another state space"))),
             Some(Symbol::Variable(..)) => Err(syntax(self.line, format!("`{name}` lies in another state space"))),
             Some(Symbol::Register(ty, reg)) if matches!(ty.bits, 32 | 64) => {
                 Ok(Address { base: Some(reg), offset: *offset })

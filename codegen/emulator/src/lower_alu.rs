@@ -63,6 +63,8 @@ impl Lower {
             "cvt" => self.convert(c, o)?,
             "setp" => self.setp(c, o)?,
             "set" => self.set(c, o)?,
+            "slct" => self.slct(c, o)?,
+            "testp" => self.testp(c, o)?,
             "selp" => {
                 let ty = c.ty()?;
                 let [d, a, b, p] = c.operands(o)?;
@@ -118,6 +120,59 @@ impl Lower {
             }
         }
         Ok(true)
+    }
+
+    /// `slct`: the first operand where the third is not negative (9.7.6.4).
+    fn slct(&mut self, c: &mut Code<'_>, o: &[Operand]) -> Result<(), ParseError> {
+        let flush = c.take("ftz");
+        let (ty, by) = (c.ty()?, c.ty()?);
+        let [d, a, b, e] = c.operands(o)?;
+        if by != Ty::F32 && by != Ty::new(Kind::Signed, 32) {
+            return Err(c.refuse("this type of the last operand", "9.7.6.4"));
+        }
+        let (a, b, e) = (self.source(a, ty)?, self.source(b, ty)?, self.source(e, by)?);
+        let zero = self.immediate(0, by);
+        let p = self.fresh(Ty::PRED).slot;
+        let f = Compare { less: false, equal: true, greater: true, unordered: false, flush };
+        self.push(Op::Setp { f, ty: by, a: e, b: zero, p: Some(p), q: None, with: None });
+        let d = self.dest(d, ty)?;
+        self.push(Op::Select { d, a, b, p });
+        Ok(())
+    }
+
+    /// `testp` as comparisons of the magnitude's bits (9.7.3.1).
+    fn testp(&mut self, c: &mut Code<'_>, o: &[Operand]) -> Result<(), ParseError> {
+        const NAMES: [&str; 6] = ["finite", "infinite", "number", "notanumber", "normal", "subnormal"];
+        let name = c.take_map(|m| NAMES.iter().position(|n| *n == m));
+        let name = name.ok_or_else(|| c.refuse("no property is named", "9.7.3.1"))?;
+        let ty = c.ty()?;
+        if ty != Ty::F32 && ty != Ty::F64 {
+            return Err(c.refuse("this type", "9.7.3.1"));
+        }
+        let [d, a] = c.operands(o)?;
+        let (a, d) = (self.source(a, ty)?, self.dest(d, Ty::PRED)?.slot);
+        let (bits, digits) = (Ty::new(Kind::Unsigned, ty.bits), if ty.bits == 32 { 23 } else { 52 });
+        let infinity = (1u64 << (ty.bits - 1)) - (1 << digits);
+        // Bounds on the bits of the magnitude: at least the first, less than the second.
+        let (low, high) = match NAMES[name] {
+            "finite" => (0, infinity),
+            "infinite" => (infinity, infinity + 1),
+            "number" => (0, infinity + 1),
+            "notanumber" => (infinity + 1, 1 << (ty.bits - 1)),
+            "normal" => (1 << digits, infinity),
+            _ => (1, 1 << digits),
+        };
+        let magnitude = self.fresh(bits);
+        let mask = self.immediate(crate::scalar::keep(u64::MAX, ty.bits - 1), bits);
+        self.push(quicken(Scalar::Int(IntOp::And, bits), magnitude, [a, mask, ZERO]));
+        let (low, high) = (self.immediate(low, bits), self.immediate(high, bits));
+        let above = self.fresh(Ty::PRED).slot;
+        let compare = |less, equal, greater| Compare { less, equal, greater, unordered: false, flush: false };
+        let (at_least, below) = (compare(false, true, true), compare(true, false, false));
+        self.push(Op::Setp { f: at_least, ty: bits, a: magnitude, b: low, p: Some(above), q: None, with: None });
+        let with = Some((BoolOp::And, above, false));
+        self.push(Op::Setp { f: below, ty: bits, a: magnitude, b: high, p: Some(d), q: None, with });
+        Ok(())
     }
 
     fn emit(&mut self, f: Scalar, to: Ty, d: &Operand, from: &[(&Operand, Ty)]) -> Result<(), ParseError> {

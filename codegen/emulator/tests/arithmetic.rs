@@ -197,3 +197,23 @@ fn warp_collectives() {
         assert_eq!(row, [up, down, l / 8 * 8 + 5, 0x7f, 1, 496, 0x1111_1111 << (l % 4), (1 << l) - 1], "{lane}");
     }
 }
+
+#[test]
+fn selection_by_sign_and_tests_of_floats() {
+    let slct = |x: f32| eval32(&[x.to_bits()], "mov.u32 %r2, 5; mov.u32 %r3, 6; slct.u32.f32 %r90, %r2, %r3, %f1");
+    assert_eq!([0.0, -0.0, 1.0, -1.0, f32::NAN].map(slct), [5, 5, 5, 6, 6]);
+    assert_eq!(eval32(&[u32::MAX], "slct.u32.s32 %r90, 5, 6, %r1"), 6);
+    let values = [0.0, -1.5, 1e-40, f32::MIN_POSITIVE, f32::NEG_INFINITY, f32::NAN];
+    let test = |name: &str| {
+        values.map(|v| eval32(&[v.to_bits()], &format!("testp.{name}.f32 %p1, %f1; selp.u32 %r90, 1, 0, %p1")) == 1)
+    };
+    assert_eq!(test("finite"), values.map(f32::is_finite));
+    assert_eq!(test("infinite"), values.map(f32::is_infinite));
+    assert_eq!(test("number"), values.map(|v| !v.is_nan()));
+    assert_eq!(test("notanumber"), values.map(f32::is_nan));
+    assert_eq!(test("normal"), values.map(f32::is_normal));
+    assert_eq!(test("subnormal"), values.map(f32::is_subnormal));
+    let wide =
+        |v: f64| eval(&[v.to_bits()], "mov.b64 %e1, %d1; testp.subnormal.f64 %p1, %e1; selp.u64 %d90, 1, 0, %p1") == 1;
+    assert_eq!([1e-310, 1.0, f64::NAN].map(wide), [true, false, false]);
+}

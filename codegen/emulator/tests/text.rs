@@ -88,3 +88,22 @@ fn launches_are_checked() {
     assert!(go("k", launch([1, 70000, 1], [1, 1, 1], 0), &[Arg::U32(1)]).contains("65535"));
     assert!(go("k", launch([1, 1, 1], [1, 1, 1], 300_000), &[Arg::U32(1)]).contains("shared memory"));
 }
+
+#[test]
+fn variables_of_the_module() {
+    let module = Module::parse(
+        ".version 7.4 .target sm_80 .address_size 64
+        .global .align 8 .u32 count; .visible .global .align 4 .f32 table[3] = {0f3f800000, 2.5, 4.0};
+        .const .align 4 .u32 step = 7;
+        .entry k(.param .u64 out) { .reg .b64 %d<9>; .reg .b32 %r<9>; ld.param.u64 %d1, [out]; ld.const.u32 %r1, [step];
+        atom.global.add.u32 %r2, [count], %r1; mov.u64 %d2, table; cvta.global.u64 %d3, %d2; ld.u32 %r3, [%d3+4];
+        ld.global.u32 %r4, [table+8]; st.global.v4.u32 [%d1], {%r1, %r2, %r3, %r4}; ret; }",
+    )
+    .unwrap();
+    let (first, second) = (device(), device());
+    for (device, wanted) in [(&first, 0), (&first, 7), (&second, 0)] {
+        let out = device.alloc(16).unwrap();
+        device.launch(&module, "k", launch([1, 1, 1], [1, 1, 1], 0), &[Arg::U64(out)]).unwrap();
+        assert_eq!(read_words(device, out, 4), [7, wanted, 2.5f32.to_bits(), 4f32.to_bits()]);
+    }
+}

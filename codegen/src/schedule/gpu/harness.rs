@@ -49,6 +49,7 @@ pub(crate) fn attempt(
     let space = AddressSpace::default();
     let mut device = Device::new(&space, 0);
     device.schedule = schedule;
+    device.global_races = intwain_emulator::Check::On;
     let inputs: Vec<u64> = operands.iter().map(|t| upload(&device, &t.data)).collect();
     let outputs: Vec<u64> = results.iter().map(|t| device.alloc(t.bytes().max(1) as u64).unwrap()).collect();
     let workspace = device.alloc(kernel.workspace.max(1) as u64).unwrap();
