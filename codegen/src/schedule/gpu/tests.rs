@@ -5,8 +5,9 @@ use super::rows::{self, Rows};
 use super::{Gpu, GpuKernel, harness, shape};
 use crate::schedule::nest::Nest;
 use crate::schedule::tests::tensor;
+use intwain_emulator::{AddressSpace, Arg, Device, Module};
 use intwain_ir::compute::Compute;
-use intwain_ir::kernel::{Block, Inst, Kernel, Place, Stmt};
+use intwain_ir::kernel::{Block, Entry, Inst, Kernel, Place, Stmt};
 use intwain_ir::ops::{self, Body, Op};
 use intwain_ir::scalar::{Binary, Reduce, Unary};
 use intwain_ir::{DType, Scalar, Target, Tensor, Type, interp};
@@ -538,4 +539,59 @@ fn fusion_stops_where_elements_would_be_read_again() {
     let (product, results) =
         compute_of(ops::Contract { batch: vec![], contract: vec![(1, 0)] }, &[f32s(&[64, 32]), f32s(&[32, 128])]);
     assert!(fuses(&product, &[f32s(&[64, 32]), f32s(&[32, 128])], &results[0]));
+}
+
+/// Runs the last block of a kernel whose tensors have more than 2^31 elements, of which memory holds those given, and
+/// gives the elements of the result asked for.
+fn last_block(op: impl Into<Op>, ty: &Type, filled: &[(usize, Vec<f32>)], wanted: &[(usize, usize)]) -> Vec<Vec<f32>> {
+    let (c, results) = compute_of(op, std::slice::from_ref(ty));
+    let k = schedule(Which::Fast, "k", &c, std::slice::from_ref(ty), &results);
+    let [launch] = &k.launches[..] else { panic!("{} has several launches", k.schedule) };
+    let Entry::Grid { blocks, threads } = launch.kernel.entry else { panic!("not a GPU kernel") };
+    let text = crate::ptx::module(&[&launch.kernel]).unwrap();
+    assert!(text.contains("%ctaid.x"), "{text}");
+    let text = text.replace("%ctaid.x", &(blocks[0] - 1).to_string());
+    let device = Device::new(&AddressSpace::default(), 0);
+    let [x, y] = [ty, &results[0]].map(|t| device.alloc(t.bytes() as u64).unwrap());
+    for (at, values) in filled {
+        let data: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        device.write(x + 4 * *at as u64, &data).unwrap();
+    }
+    let module = Module::parse(&text).unwrap();
+    let shape =
+        intwain_emulator::Launch { grid: [1, 1, 1], block: threads, shared: launch.kernel.buffer_offsets().1 as u32 };
+    device.launch(&module, "k", shape, &[Arg::U64(x), Arg::U64(y)]).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let read = |&(at, n): &(usize, usize)| {
+        let mut data = vec![0; 4 * n];
+        device.read(y + 4 * at as u64, &mut data).unwrap();
+        data.chunks(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+    };
+    wanted.iter().map(read).collect()
+}
+
+#[test]
+fn offsets_past_two_to_the_31() {
+    let value = |i: usize| (i % 1013) as f32;
+    let values = |at: usize, n: usize| (at, (at..at + n).map(value).collect::<Vec<f32>>());
+    let n = (1 << 31) + 776;
+    let got =
+        last_block(ops::Unary { function: Unary::Neg }, &f32s(&[n]), &[values(n - 8192, 8192)], &[(n - 700, 700)]);
+    assert!(got[0].iter().zip(n - 700..).all(|(&y, i)| y == -value(i)));
+
+    let rows = (1 << 21) + 3;
+    let start = (rows - 1) * 1024;
+    let sum = ops::Reduce { function: Reduce::Max, dims: vec![1] };
+    let got = last_block(sum, &f32s(&[rows, 1024]), &[values(start - 4096, 5120)], &[(rows - 1, 1)]);
+    assert_eq!(got[0], [1012.0]);
+    let norm = ops::Standardize { dims: vec![1], epsilon: 1e-3 };
+    let got = last_block(norm, &f32s(&[rows, 1024]), &[values(start - 4096, 5120)], &[(start, 1024)]);
+    assert!(got[0].iter().sum::<f32>().abs() < 1e-3);
+
+    let (high, wide) = ((1 << 16) + 40, (1 << 15) + 24);
+    let filled: Vec<_> = (high - 104..high).map(|r| values(r * wide + wide - 56, 56)).collect();
+    let wanted: Vec<_> = (wide - 24..wide).map(|c| (c * high + high - 40, 40)).collect();
+    let got = last_block(ops::Transpose { perm: vec![1, 0] }, &f32s(&[high, wide]), &filled, &wanted);
+    for (line, c) in got.iter().zip(wide - 24..) {
+        assert!(line.iter().zip(high - 40..).all(|(&y, r)| y == value(r * wide + c)));
+    }
 }
