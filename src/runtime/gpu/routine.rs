@@ -33,7 +33,7 @@ enum Task {
     /// Copies a tensor that is written into the program.
     Constant(Address),
     /// Repeats a body.
-    Repeat(Loop, Box<Routine>),
+    Repeat(Box<Loop>, Box<Routine>),
 }
 
 /// A launch with its addresses.
@@ -144,7 +144,7 @@ impl Routine {
             Action::Loop(l) => {
                 let code = own.bodies.next().expect("code is made for every loop");
                 let body = Routine::new(l.body.clone(), code, around)?;
-                Ok(Task::Repeat((**l).clone(), Box::new(body)))
+                Ok(Task::Repeat(l.clone(), Box::new(body)))
             }
         }
     }
