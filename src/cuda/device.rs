@@ -72,8 +72,11 @@ pub(crate) enum Peers {
     Apart,
 }
 
-/// Streams of a device.
+/// Streams of a device that commands are put into.
 pub(crate) const STREAMS: usize = 3;
+
+/// The stream after those, for what cannot wait for them.
+const URGENT: usize = STREAMS;
 
 /// A GPU with streams of its own.
 #[derive(Debug)]
@@ -81,7 +84,7 @@ pub(crate) struct CudaDevice {
     ordinal: usize,
     device: sys::CUdevice,
     context: sys::CUcontext,
-    streams: [sys::CUstream; STREAMS],
+    streams: [sys::CUstream; STREAMS + 1],
     /// Shared memory that a block may ask for, in bytes.
     shared: c_int,
 }
@@ -129,7 +132,7 @@ impl CudaDevice {
         let context = unsafe { result::primary_ctx::retain(device) }.map_err(call("make a context"))?;
         // SAFETY: the context was given by the driver.
         unsafe { result::ctx::set_current(context) }.map_err(call("use the context"))?;
-        let mut streams = [std::ptr::null_mut(); STREAMS];
+        let mut streams = [std::ptr::null_mut(); STREAMS + 1];
         for stream in &mut streams {
             *stream = result::stream::create(StreamKind::NonBlocking).map_err(call("make a stream"))?;
         }
@@ -268,6 +271,15 @@ impl CudaDevice {
     pub(crate) unsafe fn fill(&self, to: u64, value: u8, bytes: usize) -> Result<(), CudaError> {
         // SAFETY: by the caller's promise.
         self.call("fill memory", || unsafe { result::memset_d8_async(to, value, bytes, self.streams[0]) })
+    }
+
+    /// Sets bytes at once, whatever the streams are at: kernels that run meanwhile see it.
+    ///
+    /// # Safety
+    /// The range lies in an allocation that lives until the streams are waited for.
+    pub(crate) unsafe fn fill_now(&self, to: u64, value: u8, bytes: usize) -> Result<(), CudaError> {
+        // SAFETY: by the caller's promise.
+        self.call("fill memory", || unsafe { result::memset_d8_async(to, value, bytes, self.streams[URGENT]) })
     }
 
     /// Waits until all that was put into the streams has ended.

@@ -323,6 +323,10 @@ impl Device for CpuDevice {
         Ok(())
     }
 
+    fn settle(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     fn reset(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }

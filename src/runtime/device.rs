@@ -100,7 +100,10 @@ pub(super) trait Device: Send {
     /// Runs the commands of a call. Inputs are in their buffers.
     fn step(&mut self, links: &Links) -> Result<(), DeviceError>;
 
-    /// Makes the device usable after a call has failed somewhere.
+    /// Waits until the device has done all that it was told.
+    fn settle(&mut self) -> Result<(), DeviceError>;
+
+    /// Makes the device usable after a call has failed somewhere. All devices have settled.
     fn reset(&mut self) -> Result<(), DeviceError>;
 }
 

@@ -133,6 +133,8 @@ impl Variant {
     fn reset(&mut self) -> Result<(), DeviceError> {
         self.links.reset();
         if self.state == State::Broken {
+            // None may still send to one that is reset.
+            self.devices.iter_mut().try_for_each(|d| d.settle())?;
             self.devices.iter_mut().try_for_each(|d| d.reset())?;
             self.state = State::Sound;
         }
@@ -249,6 +251,8 @@ fn serve(
         device.step(links)?;
         copy_out(&mut ***device, index, outs, outputs, &call.rows)?;
     }
+    // The other device may still be sent something: nobody frees memory before that is done.
+    half.iter_mut().flatten().try_for_each(|d| d.settle())?;
     std::mem::forget(alarm);
     Ok(())
 }

@@ -2,14 +2,18 @@
 
 use super::driver::{Address, Driver, DriverError, Event, Module, Reach, Shape};
 use crate::cuda::{CudaDevice, CudaError, CudaEvent, CudaModule, Peers};
+use intwain_codegen::schedule::gpu::PEER_FLAG_BYTES;
 use intwain_passes::listing::Stream;
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A GPU under the name of a device.
 struct Cuda {
     name: String,
     device: Arc<CudaDevice>,
     peers: Peers,
+    /// The memories into which the other device sends: their flags.
+    flags: Mutex<BTreeSet<u64>>,
 }
 
 /// GPUs of one program. One that is named twice is two devices, each with streams of its own. Where they do not reach
@@ -19,7 +23,7 @@ pub(super) fn open(ordinals: &[u32]) -> Result<Vec<Arc<dyn Driver>>, CudaError> 
         ordinals.iter().map(|&o| CudaDevice::open(o as usize).map(Arc::new)).collect::<Result<_, _>>()?;
     let peers = CudaDevice::connect(&devices)?;
     let named = |(o, device): (&u32, Arc<CudaDevice>)| -> Arc<dyn Driver> {
-        Arc::new(Cuda { name: format!("cuda:{o}"), device, peers })
+        Arc::new(Cuda { name: format!("cuda:{o}"), device, peers, flags: Mutex::default() })
     };
     Ok(ordinals.iter().zip(devices).map(named).collect())
 }
@@ -49,10 +53,15 @@ impl Driver for Cuda {
             (Reach::Both, Peers::Apart) => self.device.allocate_host(bytes),
             (Reach::Own, _) | (Reach::Both, Peers::Reached) => self.device.allocate(bytes),
         };
-        at.map(Address).map_err(failed(&self.name))
+        let at = at.map_err(failed(&self.name))?;
+        if reach == Reach::Both {
+            self.flags.lock().unwrap_or_else(PoisonError::into_inner).insert(at);
+        }
+        Ok(Address(at))
     }
 
     fn free(&self, at: Address, reach: Reach) {
+        self.flags.lock().unwrap_or_else(PoisonError::into_inner).remove(&at.0);
         // SAFETY: the caller frees what it has allocated with this reach, once no command uses it.
         let freed = unsafe {
             match (reach, self.peers) {
@@ -97,8 +106,13 @@ impl Driver for Cuda {
         self.device.synchronize().map_err(failed(&self.name))
     }
 
-    // A kernel that waits for a device which has failed ends when its patience does: no host can reach it.
-    fn stop(&self) {}
+    /// Says in the place of the other device that everything was sent and taken.
+    fn stop(&self) {
+        for at in self.flags.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            // SAFETY: allocated as memory that both reach, of which the first bytes are flags, and not freed.
+            let _ = unsafe { self.device.fill_now(*at, 0x7f, PEER_FLAG_BYTES) };
+        }
+    }
 
     fn resume(&self) {}
 }

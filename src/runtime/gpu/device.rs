@@ -34,9 +34,13 @@ impl Mailboxes {
         Ok(mailboxes)
     }
 
-    /// Says that nothing was sent yet.
+    /// Says that nothing was sent yet. That is done when this returns: the peer may send next.
     fn clear(&self) -> Result<(), DriverError> {
-        self.0.values().try_for_each(|b| b.driver.clear(b.at, b.bytes.min(FLAG_BYTES)))
+        for b in self.0.values() {
+            b.driver.clear(b.at, b.bytes.min(FLAG_BYTES))?;
+            b.driver.synchronise()?;
+        }
+        Ok(())
     }
 
     /// The addresses, for the device itself and for its peer.
@@ -157,9 +161,12 @@ impl Device for GpuDevice {
         Ok(())
     }
 
+    fn settle(&mut self) -> Result<(), DeviceError> {
+        self.driver.synchronise().map_err(copying("what was not done yet"))
+    }
+
     fn reset(&mut self) -> Result<(), DeviceError> {
         self.driver.resume();
-        let cleared = self.driver.synchronise().and_then(|()| self.mailboxes.clear());
-        cleared.map_err(copying("mailboxes"))
+        self.mailboxes.clear().map_err(copying("mailboxes"))
     }
 }

@@ -23,7 +23,7 @@ pub(crate) mod harness;
 #[cfg(test)]
 mod tests;
 
-pub use exchange::{Exchange, ExchangeArgument, FLAG_BYTES};
+pub use exchange::{Exchange, ExchangeArgument, FLAG_BYTES, PEER_FLAG_BYTES};
 pub use tensor::Tile;
 
 use crate::schedule::nest::Nest;

@@ -49,6 +49,9 @@ const COPY_BLOCKS: usize = 1024;
 /// First bytes of a mailbox, which must be 0 before its first use and are never touched by the host afterwards.
 pub const FLAG_BYTES: usize = (3 * BLOCKS * size_of::<u32>()).next_multiple_of(ALIGNMENT as usize);
 
+/// First bytes of a mailbox that the peer writes flags to. With 0x7f in all of them, nobody waits any more.
+pub const PEER_FLAG_BYTES: usize = EPOCHS;
+
 const SENT: usize = 0;
 const TAKEN: usize = BLOCKS * size_of::<u32>();
 const EPOCHS: usize = 2 * BLOCKS * size_of::<u32>();
