@@ -32,13 +32,15 @@ use tile::{GROUP, Tile, divide, modulo, plus, times};
 
 /// The kernels of a contraction; `None` if the nest is none.
 pub(super) fn schedule(name: &str, nest: &Nest, arrays: &Arrays) -> Option<GpuKernel> {
-    let product = recognise(nest, arrays.operands.len())?;
+    let product = recognise(nest, arrays.operands.len()).filter(Product::has_tiles)?;
     Some(planned(name, &product, arrays, &Plan::choose(&product)))
 }
 
-/// Whether a nest is a contraction that these schedules take.
+/// Whether a nest is a contraction that these schedules take, and whose factors cost little enough to be computed again
+/// for every tile that reads them.
 pub(super) fn takes(nest: &Nest, operands: usize) -> bool {
-    recognise(nest, operands).is_some()
+    let cheap = |p: Product| [&p.left, &p.right].iter().all(|f| recognise::is_cheap(&p.nest, f.node));
+    recognise(nest, operands).is_some_and(cheap)
 }
 
 /// The kernels that a plan asks for.

@@ -13,7 +13,7 @@ use crate::schedule::nest::{Nest, Node, NodeId, Op, coefficient};
 use crate::schedule::roles::{divide_groups, orient, the_sum};
 use intwain_ir::DType;
 use intwain_ir::compute::{Atom, Axis, Index};
-use intwain_ir::scalar::{Binary, Scalar};
+use intwain_ir::scalar::{Binary, Scalar, Unary};
 
 /// A contraction. See the module's documentation.
 #[derive(Clone, Debug)]
@@ -62,6 +62,27 @@ pub(in crate::schedule) struct Rest {
     pub(in crate::schedule) rows: Vec<Axis>,
     /// Column axes.
     pub(in crate::schedule) columns: Vec<Axis>,
+}
+
+impl Product {
+    /// Whether tiles are worth while: many small products of few columns and short sums are better computed element by
+    /// element, as those of a depthwise convolution with several outputs a channel.
+    pub(in crate::schedule) fn has_tiles(&self) -> bool {
+        self.batch == 1 || self.columns.min(self.rows) >= 4 || self.inner >= 64
+    }
+}
+
+/// Whether a node is one load and a few simple operations with constants.
+pub(in crate::schedule) fn is_cheap(nest: &Nest, node: NodeId) -> bool {
+    let constant = |x: NodeId| matches!(nest.nodes[x].op, Op::Const(_));
+    match nest.nodes[node].op {
+        Op::Load { .. } => true,
+        Op::Cast(x) | Op::Unary(Unary::Neg | Unary::Abs, x) => is_cheap(nest, x),
+        Op::Binary(Binary::Add | Binary::Sub | Binary::Mul | Binary::Max | Binary::Min, x, y) => {
+            (constant(x) && is_cheap(nest, y)) || (constant(y) && is_cheap(nest, x))
+        }
+        _ => false,
+    }
 }
 
 /// Recognises a contraction whose result has elements; `operands` is their number.

@@ -3,15 +3,19 @@
 use super::plan::Plan;
 use super::recognise::recognise;
 use super::tile::{TILES, WIDE_TILES};
+use crate::ptx;
 use crate::schedule::gpu::harness::{self, Outcome};
 use crate::schedule::gpu::launch::Arrays;
 use crate::schedule::gpu::{Gpu, GpuKernel};
 use crate::schedule::nest::Nest;
 use crate::schedule::tests::tensor;
-use intwain_ir::compute::Compute;
+use intwain_emulator::{AddressSpace, Arg, Device, Launch, Module};
+use intwain_ir::compute::{Compute, Index, Order};
+use intwain_ir::kernel::{Entry, Inst, Kernel, Stmt};
 use intwain_ir::ops::{self, Body, Op};
-use intwain_ir::scalar::Binary;
-use intwain_ir::{DType, Scalar, Tensor, Type, interp};
+use intwain_ir::scalar::{Binary, Reduce, Unary};
+use intwain_ir::{DType, Scalar, Target, Tensor, Type, interp};
+use std::panic::AssertUnwindSafe;
 
 /// The compute of an op, and its result types.
 fn compute_of(op: impl Into<Op>, args: &[Type]) -> (Compute, Vec<Type>) {
@@ -133,7 +137,7 @@ fn convolutions() {
     {
         for channels in [4, 6, 16, 32] {
             let conv = conv(stride, dilation, input_dilation, groups, batch_groups);
-            check_op(conv, &[f32s(&[2, 7, 6, channels]), f32s(&[3, 2, channels / groups, 6])]);
+            check_op(conv, &[f32s(&[2, 7, 6, channels]), f32s(&[3, 2, channels / groups, 8])]);
         }
     }
     let same = |stride: usize, pad: i64, groups: usize| ops::Conv {
@@ -347,4 +351,113 @@ fn every_tile() {
             assert_eq!(conflicts, 0, "{left} {right} in {tile:?}");
         }
     }
+}
+
+/// What follows is fused, for factors of any type; what precedes only if it costs next to nothing.
+#[test]
+fn fusion_keeps_contractions() {
+    for dtype in [DType::F32, DType::BF16, DType::F64] {
+        let args = [Type::new(dtype, [8, 16]), Type::new(dtype, [16, 8])];
+        let (product, results) = compute_of(matmul(), &args);
+        let (after, more) = with_epilogue(&product, 2, &results[0]);
+        let all: Vec<Type> = args.iter().chain(&more).cloned().collect();
+        let fuses = |c: &Compute, args: &[Type]| {
+            Gpu::default().can_fuse(c, &args.iter().collect::<Vec<_>>(), &results.iter().collect::<Vec<_>>())
+        };
+        assert!(fuses(&product, &args) && fuses(&after, &all), "{dtype}");
+        let (tanh, _) = compute_of(ops::Unary { function: Unary::Tanh }, &args[..1]);
+        let before = product.inline(0, &tanh, 0, &|_| 0);
+        assert!(!fuses(&before, &args), "{dtype}");
+        let mut relu = Compute::new(&args[0].shape);
+        let x = relu.load(0, &args[0], relu.position());
+        let zero = relu.number(dtype, 0.0);
+        let y = relu.binary(Binary::Max, x, zero);
+        let before = product.inline(0, &relu.with_results([y]), 0, &|_| 0);
+        assert!(fuses(&before, &args), "{dtype}");
+        check(&before, &args, &results, "relu before a product");
+        assert!(fuses(&tanh, &args[..1]), "{dtype}");
+    }
+}
+
+/// Positions of factors beyond 2^31 elements.
+#[test]
+fn far_addresses() {
+    let far = 1usize << 28;
+    let (x, w) = (f32s(&[20, far]), f32s(&[32, 8]));
+    let mut c = Compute::new(&[20, 8].into());
+    let position = c.position();
+    let k = c.reduce_axis(32);
+    let left = c.load(0, &x, vec![position[0].clone(), Index::axis(k).plus(far as i64 - 32)]);
+    let right = c.load(1, &w, vec![Index::axis(k), position[1].clone()]);
+    let body = c.binary(Binary::Mul, left, right);
+    let sum = c.reduce(Reduce::Sum, vec![k], Order::Fma, body);
+    let c = c.with_results([sum]);
+    let kernel = kernel(&c, &[x, w.clone()], &[f32s(&[20, 8])]);
+    assert_eq!(kernel.schedule, "product");
+    let launch = &kernel.launches[0];
+    let (space, near) = (AddressSpace::default(), f32s(&[20, 32]));
+    let device = Device::new(&space, 0);
+    let (x, w) = (tensor(&near, 1), tensor(&w, 2));
+    let [px, pw, py] = [20 * far * 4, w.data.len(), 20 * 8 * 4].map(|n| device.alloc(n as u64).unwrap());
+    for row in 0..20 {
+        device.write(px + ((row + 1) * far - 32) as u64 * 4, &x.data[row * 128..(row + 1) * 128]).unwrap();
+    }
+    device.write(pw, &w.data).unwrap();
+    let module = Module::parse(&ptx::module(&[&launch.kernel]).unwrap()).unwrap();
+    let Entry::Grid { blocks, threads } = launch.kernel.entry else { panic!("not a GPU kernel") };
+    let shape = Launch { grid: blocks, block: threads, shared: launch.kernel.buffer_offsets().1 as u32 };
+    device.launch(&module, "k", shape, &[px, pw, py].map(Arg::U64)).unwrap();
+    let mut got = Tensor::zeros(f32s(&[20, 8]));
+    device.read(py, &mut got.data).unwrap();
+    let (product, results) = compute_of(matmul(), &[near, w.ty.clone()]);
+    let want = interp::evaluate(&product, &[&x, &w], &results.iter().collect::<Vec<_>>());
+    assert_eq!(got, want[0]);
+}
+
+/// The loop of a kernel's body.
+fn main_loop(k: &mut Kernel) -> &mut Vec<Stmt> {
+    let found = k.body.0.iter_mut().find_map(|s| match s {
+        Stmt::For(l) => Some(&mut l.body.0),
+        _ => None,
+    });
+    found.expect("there is a loop")
+}
+
+/// Mistakes in the main loop are found by the emulator.
+#[test]
+fn mutants_are_caught() {
+    let args = [f32s(&[40, 64]), f32s(&[64, 68])];
+    let (c, results) = compute_of(matmul(), &args);
+    let run = |change: &dyn Fn(&mut Kernel)| {
+        let mut k = kernel(&c, &args, &results);
+        change(&mut k.launches[0].kernel);
+        let tensors = filled(&args);
+        let (tensors, types): (Vec<&Tensor>, Vec<&Type>) = (tensors.iter().collect(), results.iter().collect());
+        let want = interp::evaluate(&c, &tensors, &types);
+        std::panic::catch_unwind(AssertUnwindSafe(|| harness::run(&k, &tensors, &types).results)).map(|got| got == want)
+    };
+    let right = |outcome: Result<bool, _>| matches!(outcome, Ok(true));
+    assert!(right(run(&|_| ())));
+    let no_barrier = |k: &mut Kernel| main_loop(k).retain(|s| *s != Stmt::Barrier);
+    assert!(!right(run(&no_barrier)), "a barrier is missing");
+    let no_first_barrier = |k: &mut Kernel| k.body.0.retain(|s| *s != Stmt::Barrier);
+    assert!(!right(run(&no_first_barrier)), "the first barrier is missing");
+    // The next tile goes to the stage that is read.
+    let same_stage = |k: &mut Kernel| {
+        for s in main_loop(k) {
+            if let Stmt::Let(_, Inst::Binary(op @ Binary::Sub, other, now)) = s {
+                (*op, *other) = (Binary::Max, *now);
+            }
+        }
+    };
+    assert!(!right(run(&same_stage)), "the live stage is written");
+    let shorter = |k: &mut Kernel| {
+        let mut last = 0;
+        main_loop(k).retain(|s| {
+            let store = matches!(s, Stmt::Store { .. });
+            last += usize::from(store);
+            !(store && last == 1)
+        });
+    };
+    assert!(!right(run(&shorter)), "an element of the next tile is missing");
 }
