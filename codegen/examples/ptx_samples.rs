@@ -1,5 +1,5 @@
 //! Writes the PTX of kernels that `tools/sass_compare.py` compares with those of another compiler: contractions with
-//! given tiles.
+//! given tiles, softmax and layer norm along rows.
 //!
 //! `cargo run -p intwain-codegen --example ptx_samples -- DIRECTORY`
 
@@ -43,6 +43,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (compute, result) = product(&args)?;
         write(&directory, &name("matmul_tf32", &t, suffix), Precision::Tf32, &compute, &args, &result, &t)?;
     }
+    for n in [1024, 4096, 16384] {
+        let x = Type::new(DType::F32, [4096, n]);
+        let (compute, result) = body(ops::Softmax { dim: 1 }, std::slice::from_ref(&x))?;
+        rows(&directory, &format!("softmax_{n}"), &compute, &[x], &result)?;
+    }
+    for n in [1024, 4096, 8192] {
+        let args = [Type::new(DType::BF16, [4096, n]), Type::new(DType::F32, [n]), Type::new(DType::F32, [n])];
+        let (compute, result) = body(ops::Standardize { dims: vec![1], epsilon: 1e-5 }, &args[..1])?;
+        let compute = with_scale_and_shift(compute, &args[1..]);
+        rows(&directory, &format!("layernorm_{n}"), &compute, &args, &result)?;
+    }
     Ok(())
 }
 
@@ -53,13 +64,30 @@ fn name(what: &str, t: &Tile, suffix: &str) -> String {
 
 /// A matrix product of row-major operands.
 fn product(args: &[Type]) -> Result<(Compute, Type), Box<dyn Error>> {
-    let op: Op = ops::Contract { batch: vec![], contract: vec![(1, 0)] }.into();
+    body(ops::Contract { batch: vec![], contract: vec![(1, 0)] }, args)
+}
+
+/// What an operation computes, and its result.
+fn body(op: impl Into<Op>, args: &[Type]) -> Result<(Compute, Type), Box<dyn Error>> {
+    let op: Op = op.into();
     let args: Vec<&Type> = args.iter().collect();
     let results = op.infer(&args)?;
     match op.body(&args, &results.iter().collect::<Vec<_>>()) {
         Body::Compute(c) => Ok((c, results[0].clone())),
-        _ => Err("a contraction is a compute".into()),
+        _ => Err("the operation is a compute".into()),
     }
+}
+
+/// Times the first operand, plus the second, along the last axis, in f32.
+fn with_scale_and_shift(mut c: Compute, types: &[Type]) -> Compute {
+    let cast = c.results()[0];
+    let Expr::Cast(to, y) = *c.expr(cast) else { return c };
+    let column = c.position().pop().unwrap_or_else(|| Index::constant(0));
+    let [scale, shift] = [0, 1].map(|i| c.load(1 + i, &types[i], vec![column.clone()]));
+    let y = c.binary(Binary::Mul, y, scale);
+    let y = c.binary(Binary::Add, y, shift);
+    let y = c.cast(to, y);
+    c.with_results([y])
 }
 
 /// x·sigmoid(1.702·x) of the product and a bias, in f32.
@@ -91,6 +119,22 @@ fn write(
     let kernel: GpuKernel = Gpu { precision }
         .schedule_tile(name, compute, &operands, &[result], tile)
         .ok_or_else(|| format!("{name}: the tile doesn't fit"))?;
+    save(directory, name, &kernel)
+}
+
+/// The kernel of a reduction along rows.
+fn rows(
+    directory: &Path,
+    name: &str,
+    compute: &Compute,
+    operands: &[Type],
+    result: &Type,
+) -> Result<(), Box<dyn Error>> {
+    let operands: Vec<&Type> = operands.iter().collect();
+    save(directory, name, &Gpu::default().schedule(name, compute, &operands, &[result]))
+}
+
+fn save(directory: &Path, name: &str, kernel: &GpuKernel) -> Result<(), Box<dyn Error>> {
     let kernels: Vec<&Kernel> = kernel.launches.iter().map(|l| &l.kernel).collect();
     std::fs::write(directory.join(format!("{name}.ptx")), ptx::module(&kernels)?)?;
     Ok(())
