@@ -30,11 +30,12 @@ const NARROW: [Tile; 10] = [
     tile(64, 16, 64, [4, 1], 4),
 ];
 
-/// Tiles for factors of which one has 32 bits in shared memory.
+/// Tiles for factors of which one has 32 bits in shared memory. Warps have 32 columns: fragments of a right factor whose
+/// rows are columns are read word by word.
 const WIDE: [Tile; 8] = [
     tile(128, 128, 32, [2, 4], 3),
-    tile(128, 64, 32, [4, 1], 3),
-    tile(64, 128, 32, [2, 2], 3),
+    tile(128, 64, 32, [2, 2], 3),
+    tile(64, 128, 32, [1, 4], 3),
     tile(64, 64, 32, [2, 2], 4),
     tile(128, 32, 32, [4, 1], 4),
     tile(32, 128, 32, [1, 4], 4),
