@@ -9,7 +9,7 @@ use super::product::Memory;
 const SHARED: usize = 99 << 10;
 
 /// Multiprocessors that work side by side on the GPU that choices are made for.
-const PROCESSORS: usize = 108;
+pub(super) const PROCESSORS: usize = 108;
 
 const fn tile(rows: usize, columns: usize, inner: usize, warps: [usize; 2], stages: usize) -> Tile {
     Tile { rows, columns, inner, warps, stages }

@@ -15,6 +15,7 @@ mod layout;
 mod place;
 mod problem;
 mod product;
+mod split;
 
 #[cfg(test)]
 mod mutants;
@@ -37,20 +38,27 @@ use product::{Lane, Memory};
 /// Name of the schedule.
 const NAME: &str = "tensor";
 
-/// A contraction on tensor cores with a tile of one's choice; `None` if it isn't one, or the tile doesn't fit it.
+/// A contraction on tensor cores, with a tile of one's choice or in the way that seems fastest; `None` if it isn't one,
+/// or no such tile fits it.
 pub(super) fn schedule(
     name: &str,
     nest: &Nest,
     arrays: &Arrays,
     precision: Precision,
-    tile: Option<&Tile>,
+    chosen: Option<&Tile>,
 ) -> Option<GpuKernel> {
     let problem = Problem::new(nest, precision)?;
-    let tile = match tile {
+    let tile = match chosen {
         Some(tile) => fits(&problem, tile).then_some(*tile)?,
         None => choose(&problem)?,
     };
     let [m, n, _, batch] = problem.extents();
+    if m * n * batch > 0
+        && chosen.is_none()
+        && let Some(kernel) = split::schedule(name, &problem, arrays, precision)
+    {
+        return Some(kernel);
+    }
     let launches = if m * n * batch == 0 { Vec::new() } else { vec![launch(name, &problem, &tile, arrays)] };
     Some(GpuKernel { launches, workspace: 0, schedule: NAME })
 }

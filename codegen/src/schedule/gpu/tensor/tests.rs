@@ -348,6 +348,63 @@ fn kernel_gradients() {
     }
 }
 
+/// Every tile of a factor is read once per tile of the other, every result written once: nothing else moves.
+#[test]
+fn traffic_is_that_of_the_tiles() {
+    for (dtype, precision) in [(DType::BF16, Precision::F32), (DType::F32, Precision::Tf32)] {
+        for (m, n, k) in [(200, 136, 264), (64, 128, 96)] {
+            let args = [Type::new(dtype, [m, k]), Type::new(dtype, [k, n])];
+            let stats = exact_op(precision, matmul((1, 0)), &args, Some(&SMALL));
+            let size = dtype.size();
+            let read = (m * k * n.div_ceil(SMALL.columns) + n * k * m.div_ceil(SMALL.rows)) * size;
+            assert_eq!((stats.global_read, stats.global_written), (read as u64, (m * n * size) as u64));
+            assert_eq!(stats.distinct_read, ((m * k + k * n) * size) as u64);
+        }
+        // A convolution reads windows: rows of the product are positions, its inner extent taps and channels.
+        let (x, w) = (Type::new(dtype, [2, 16, 16, 16]), Type::new(dtype, [3, 3, 16, 64]));
+        let op = ops::Conv {
+            stride: vec![1; 2],
+            pads: vec![(1, 1); 2],
+            input_dilation: vec![1; 2],
+            kernel_dilation: vec![1; 2],
+            groups: 1,
+            batch_groups: 1,
+        };
+        let stats = exact_op(precision, op, &[x.clone(), w.clone()], Some(&SMALL));
+        let (m, n, k) = (2 * 16 * 16, 64, 9 * 16);
+        let most = (m * k * n / SMALL.columns + n * k * m / SMALL.rows) * dtype.size();
+        assert!(stats.global_read <= most as u64, "{} of {most}", stats.global_read);
+        assert_eq!(stats.distinct_read, (x.bytes() + w.bytes()) as u64);
+    }
+}
+
+/// Few tiles and many steps: segments in one launch, what follows in another.
+#[test]
+fn long_sums_in_segments() {
+    for (dtype, precision) in [(DType::BF16, Precision::F32), (DType::F32, Precision::Tf32)] {
+        let args = [Type::new(dtype, [40, 1024]), Type::new(dtype, [1024, 24]), Type::new(dtype, [24])];
+        let (mut c, results) = compute_of(matmul((1, 0)), &args[..2]);
+        let column = c.position()[1].clone();
+        let (sum, bias) = (c.results()[0], c.load(2, &args[2], vec![column]));
+        let x = c.binary(Binary::Add, sum, bias);
+        let c = c.with_results([x]);
+        let gpu = Gpu { precision };
+        assert_eq!(gpu.schedule("product", &c, &types(&args), &types(&results)).launches.len(), 2);
+        exact(precision, &c, &args, &results, None);
+    }
+    // The gradient of a convolution's kernel: positions are the outermost of what is summed over.
+    let f = |shape: &[usize]| Type::new(DType::BF16, shape);
+    let op = ops::Conv {
+        stride: vec![1; 2],
+        pads: vec![(1, 1); 2],
+        input_dilation: vec![1; 2],
+        kernel_dilation: vec![1; 2],
+        groups: 1,
+        batch_groups: 1,
+    };
+    exact_op(Precision::F32, op, &[f(&[16, 12, 12, 8]), f(&[12, 12, 8, 16])], None);
+}
+
 /// Bias, activation, residual and conversion belong to the kernel.
 #[test]
 fn epilogues() {
