@@ -2,10 +2,10 @@
 
 use crate::access::{addresses, check_scope, need_address, note, resolve};
 use crate::error::FaultKind;
-use crate::memory::Layout;
 use crate::op::{Atom, AtomOp, Order, Space};
 use crate::race::Strength;
 use crate::regs::lanes;
+use crate::view::Layout;
 use crate::warp::{Machine, Next, Trouble};
 
 pub(crate) fn run(m: &mut Machine<'_, '_>, a: &Atom, exec: u32) -> Result<Next, Trouble> {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Fault, FaultKind, LaunchError};
+use crate::known::{Known, Observer};
 use crate::lower::Special;
-use crate::memory::View;
 use crate::op::{BarrierKind, Op, Vote};
-use crate::race::{Known, Observer};
 use crate::regs::lanes;
 use crate::shared::Shared;
 use crate::stats::Tally;
+use crate::view::View;
 use crate::warp::{State, Stop, Warp};
 
 /// How a block's turn ended.

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use crate::error::{HostError, LaunchError, ParseError};
 use crate::grid::{self, Races};
+use crate::known::Known;
 use crate::lower::{Program, lower};
 use crate::memory::AddressSpace;
-use crate::race::{DEVICES, Known};
+use crate::race::DEVICES;
 use crate::stats::Stats;
 use crate::syntax::{self, Variable};
 
@@ -129,7 +130,13 @@ pub struct Device {
     /// What its launches learned of other devices so far.
     known: Mutex<Known>,
     /// Where the variables of modules lie that it has met.
-    variables: Mutex<Vec<(Arc<[Variable]>, Vec<u64>)>>,
+    variables: Mutex<Vec<Placed>>,
+}
+
+/// The variables of a module in a device's memory.
+struct Placed {
+    variables: Arc<[Variable]>,
+    addresses: Vec<u64>,
 }
 
 /// Whether an optional check is made.
@@ -243,8 +250,8 @@ impl Device {
             return Ok(Vec::new());
         }
         let mut placed = self.variables.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, addresses)) = placed.iter().find(|(known, _)| Arc::ptr_eq(known, &module.variables)) {
-            return Ok(addresses.clone());
+        if let Some(known) = placed.iter().find(|p| Arc::ptr_eq(&p.variables, &module.variables)) {
+            return Ok(known.addresses.clone());
         }
         let addresses = module.variables.iter().map(|v| {
             let mut data = v.init.clone();
@@ -252,7 +259,7 @@ impl Device {
             self.upload(&data)
         });
         let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
-        placed.push((module.variables.clone(), addresses.clone()));
+        placed.push(Placed { variables: module.variables.clone(), addresses: addresses.clone() });
         Ok(addresses)
     }
 

@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use crate::block::{Block, Turn};
 use crate::device::{Arg, Launch, Schedule};
 use crate::error::LaunchError;
+use crate::known::Known;
 use crate::lower::Program;
-use crate::memory::{AddressSpace, View};
-use crate::race::{Agent, Known};
+use crate::memory::AddressSpace;
+use crate::race::Agent;
 use crate::stats::{Stats, Tally};
+use crate::view::View;
 
 /// What all blocks of a launch share.
 pub(crate) struct Context<'a> {

@@ -1,7 +1,7 @@
 //! Races in global memory: accesses of different warps, blocks and devices that nothing orders.
 //!
 //! Every warp that ever ran has a number and a clock. The shadow of a word holds its last write and its last two
-//! readers; a warp knows the clocks of the others of its block (module `shared`) and, in [`Known`], those of other blocks
+//! readers; a warp knows the clocks of the others of its block (module `shared`) and, by module `known`, those of other blocks
 //! that reached it through a release and an acquire whose scopes include each other (PTX ISA 8.9). Earlier launches of
 //! the same device are known; those of other devices only through flags or
 //! [`AddressSpace::synchronise`](crate::AddressSpace::synchronise).
@@ -9,10 +9,8 @@
 //! Lanes of one warp are not told apart. Readers before the last two are forgotten, and so is a write to other bytes of
 //! the same word: that can hide a race, but never invents one.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use crate::error::FaultKind;
+use crate::known::Observer;
 use crate::op::{Order, Scope};
 
 /// Devices whose accesses are told apart; those of others are not checked.
@@ -23,15 +21,25 @@ pub(crate) const DEVICES: usize = 16;
 pub(crate) struct Agent(u64);
 
 impl Agent {
+    /// How far its number is behind that of another one, in a huge circle.
+    pub(crate) fn after(self, other: Agent) -> u64 {
+        self.0.wrapping_sub(other.0)
+    }
+
+    /// The warp `index` numbers later.
+    pub(crate) fn next(self, index: u32) -> Agent {
+        Agent(self.0 + u64::from(index))
+    }
+
     pub(crate) fn new(device: u32, number: u64) -> Agent {
         Agent(u64::from(device) << NUMBER | number)
     }
 
-    fn device(self) -> usize {
+    pub(crate) fn device(self) -> usize {
         (self.0 >> NUMBER) as usize
     }
 
-    fn number(self) -> u64 {
+    pub(crate) fn number(self) -> u64 {
         self.0 & ((1 << NUMBER) - 1)
     }
 }
@@ -64,7 +72,7 @@ impl Strength {
 
 /// A past access: agent, clock, strength, and which bytes of the word. Zero is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Event(u64);
+pub(crate) struct Event(u64);
 
 const CLOCK: u64 = (1 << 20) - 1;
 
@@ -73,11 +81,11 @@ impl Event {
         Event(agent.0 << 26 | u64::from(clock).min(CLOCK) << 6 | (strength as u64) << 4 | u64::from(bytes))
     }
 
-    fn agent(self) -> Agent {
+    pub(crate) fn agent(self) -> Agent {
         Agent(self.0 >> 26)
     }
 
-    fn clock(self) -> u32 {
+    pub(crate) fn clock(self) -> u32 {
         (self.0 >> 6 & CLOCK) as u32
     }
 
@@ -167,166 +175,6 @@ fn lines(at: usize, bytes: usize) -> impl Iterator<Item = (usize, usize, usize)>
     })
 }
 
-/// What has reached a warp of the past of other blocks.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Known {
-    /// Of each device, warps with smaller numbers are known entirely.
-    floors: [u64; DEVICES],
-    /// By the first warp of a block, the clocks of its warps.
-    blocks: BTreeMap<Agent, Arc<[u32]>>,
-}
-
-impl Known {
-    pub(crate) fn raise(&mut self, device: u32, floor: u64) {
-        if let Some(own) = self.floors.get_mut(device as usize) {
-            *own = floor.max(*own);
-        }
-    }
-
-    fn learn(&mut self, block: Agent, clocks: &[u32]) {
-        let old = self.blocks.get(&block).cloned();
-        let clocks = match old {
-            Some(old) => old.iter().zip(clocks).map(|(&a, &b)| a.max(b)).collect(),
-            None => clocks.into(),
-        };
-        self.blocks.insert(block, clocks);
-    }
-
-    pub(crate) fn join(&mut self, other: &Known) {
-        self.floors.iter_mut().zip(other.floors).for_each(|(a, b)| *a = b.max(*a));
-        other.blocks.iter().for_each(|(&block, clocks)| self.learn(block, clocks));
-        let floors = self.floors;
-        self.blocks.retain(|first, clocks| first.number() + clocks.len() as u64 > floors[first.device()]);
-    }
-
-    /// All that several warps know.
-    pub(crate) fn together(mut all: impl Iterator<Item = Arc<Known>>) -> Arc<Known> {
-        let mut first = all.next().unwrap_or_default();
-        for next in all.filter(|next| !Arc::ptr_eq(next, &first)).collect::<Vec<_>>() {
-            if *next != *first {
-                Arc::make_mut(&mut first).join(&next);
-            }
-        }
-        first
-    }
-
-    fn includes(&self, event: Event) -> bool {
-        let agent = event.agent();
-        agent.number() < self.floors[agent.device()]
-            || self.blocks.range(..=agent).next_back().is_some_and(|(first, clocks)| {
-                let clock = clocks.get((agent.0 - first.0) as usize);
-                first.device() == agent.device() && clock.is_some_and(|&c| event.clock() <= c)
-            })
-    }
-}
-
-/// What another warp gets that acquires from where a warp has released.
-#[derive(Debug, Clone)]
-pub(crate) struct Message {
-    scope: Scope,
-    block: Agent,
-    known: Arc<Known>,
-}
-
-/// A warp as the race check sees it.
-#[derive(Debug, Clone)]
-pub(crate) struct Observer {
-    /// The first warp of its block.
-    block: Agent,
-    index: u32,
-    /// The first warp of its launch.
-    launch: u64,
-    pub(crate) known: Arc<Known>,
-    /// What stores after a fence pass on.
-    fenced: Option<Message>,
-    /// What relaxed loads saw, for a fence to acquire.
-    seen: Vec<Message>,
-}
-
-impl Observer {
-    pub(crate) fn new(block: Agent, index: u32, launch: u64, known: Arc<Known>) -> Observer {
-        Observer { block, index, launch, known, fenced: None, seen: Vec::new() }
-    }
-
-    fn agent(&self) -> Agent {
-        Agent(self.block.0 + u64::from(self.index))
-    }
-
-    /// Whether scopes of an access there and one here reach each other.
-    fn reaches(&self, message: &Message, scope: Scope) -> bool {
-        let narrower = match (message.scope, scope) {
-            (Scope::Sys, Scope::Sys) => return true,
-            (Scope::Cta, _) | (_, Scope::Cta) => Scope::Cta,
-            _ => Scope::Gpu,
-        };
-        message.block == self.block || narrower == Scope::Gpu && message.block.device() == self.block.device()
-    }
-
-    /// What a release passes on; the warp's clock must tick after it.
-    fn message(&self, scope: Scope, clocks: &[u32]) -> Message {
-        let mut known = (*self.known).clone();
-        known.learn(self.block, clocks);
-        Message { scope, block: self.block, known: Arc::new(known) }
-    }
-
-    /// What a store with this order and scope passes on; nothing if it orders nothing.
-    pub(crate) fn passes(&self, order: Order, scope: Scope, clocks: &[u32]) -> Option<Message> {
-        match order {
-            Order::Release | Order::AcqRel => Some(self.message(scope, clocks)),
-            Order::Relaxed | Order::Acquire => {
-                let fenced = self.fenced.clone()?;
-                Some(Message { scope: narrower(fenced.scope, scope), ..fenced })
-            }
-            Order::Weak => None,
-        }
-    }
-
-    /// Takes what a load with this order and scope has met.
-    pub(crate) fn meets(&mut self, message: Message, order: Order, scope: Scope) {
-        match order {
-            Order::Acquire | Order::AcqRel if self.reaches(&message, scope) => self.hear(&message.known),
-            Order::Relaxed | Order::Release => {
-                self.seen.push(Message { scope: narrower(message.scope, scope), ..message })
-            }
-            Order::Acquire | Order::AcqRel | Order::Weak => {}
-        }
-    }
-
-    /// A fence acquires what relaxed loads saw and is what relaxed stores release.
-    pub(crate) fn fence(&mut self, scope: Scope, clocks: &[u32]) {
-        for message in std::mem::take(&mut self.seen) {
-            if self.reaches(&message, scope) {
-                self.hear(&message.known);
-            }
-        }
-        self.fenced = Some(self.message(scope, clocks));
-    }
-
-    pub(crate) fn hear(&mut self, known: &Arc<Known>) {
-        if !Arc::ptr_eq(&self.known, known) && *self.known != **known {
-            Arc::make_mut(&mut self.known).join(known);
-        }
-    }
-}
-
-impl Message {
-    /// Adds what was there before: a read-modify-write continues a release sequence.
-    pub(crate) fn continues(mut self, older: Option<&Message>) -> Message {
-        if let Some(older) = older {
-            Arc::make_mut(&mut self.known).join(&older.known);
-        }
-        self
-    }
-}
-
-fn narrower(a: Scope, b: Scope) -> Scope {
-    match (a, b) {
-        (Scope::Cta, _) | (_, Scope::Cta) => Scope::Cta,
-        (Scope::Gpu, _) | (_, Scope::Gpu) => Scope::Gpu,
-        (Scope::Sys, Scope::Sys) => Scope::Sys,
-    }
-}
-
 /// An access about to be noted.
 pub(crate) struct Access<'a> {
     pub(crate) who: &'a Observer,
@@ -340,7 +188,7 @@ impl Access<'_> {
     /// Whether a past access happened before this one.
     fn ordered(&self, event: Event) -> bool {
         let (agent, own) = (event.agent(), self.who.block);
-        match agent.0.wrapping_sub(own.0) {
+        match agent.after(own) {
             warp if warp == u64::from(self.who.index) => true,
             warp if warp < self.clocks.len() as u64 => event.clock() <= self.clocks[warp as usize],
             _ => self.who.known.includes(event),

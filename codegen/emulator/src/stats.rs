@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ops::AddAssign;
 
 use crate::banks::Pattern;
-use crate::memory::Layout;
 use crate::op::{Inst, Op, Space};
+use crate::view::Layout;
 
 /// What a launch did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

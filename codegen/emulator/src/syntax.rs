@@ -74,11 +74,6 @@ pub(crate) struct Unit {
     pub(crate) entries: Vec<Entry>,
 }
 
-/// Bound on declared registers of one name, so that hostile text cannot ask for all memory.
-const MAX_REGISTERS: u64 = 1 << 20;
-/// Bound on a declared variable.
-const MAX_VARIABLE: u64 = 1 << 20;
-
 pub(crate) fn parse(text: &str) -> Result<Unit, ParseError> {
     let mut p = Parser { tokens: tokens(text)?, at: 0 };
     let mut unit = Unit { version: (0, 0), target: String::new(), variables: Vec::new(), entries: Vec::new() };
@@ -129,27 +124,27 @@ pub(crate) fn unsupported(line: u32, instruction: &str, reason: &str, section: &
     ParseError { line, problem: Problem::Unsupported { instruction, reason, section } }
 }
 
-struct Parser {
+pub(crate) struct Parser {
     tokens: Vec<(Token, u32)>,
-    at: usize,
+    pub(crate) at: usize,
 }
 
 impl Parser {
-    fn peek(&self) -> Option<&Token> {
+    pub(crate) fn peek(&self) -> Option<&Token> {
         self.tokens.get(self.at).map(|t| &t.0)
     }
 
-    fn line(&self) -> u32 {
+    pub(crate) fn line(&self) -> u32 {
         self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |t| t.1)
     }
 
-    fn next(&mut self) -> Option<Token> {
+    pub(crate) fn next(&mut self) -> Option<Token> {
         let token = self.peek().cloned();
         self.at += 1;
         token
     }
 
-    fn unexpected(&self, wanted: &str) -> ParseError {
+    pub(crate) fn unexpected(&self, wanted: &str) -> ParseError {
         let found = match self.peek() {
             Some(Token::Word(w)) => format!("`{w}`"),
             Some(Token::Sign(c)) => format!("`{c}`"),
@@ -160,17 +155,17 @@ impl Parser {
         syntax(self.line(), format!("expected {wanted}, found {found}"))
     }
 
-    fn accept(&mut self, sign: char) -> bool {
+    pub(crate) fn accept(&mut self, sign: char) -> bool {
         let found = self.peek() == Some(&Token::Sign(sign));
         self.at += usize::from(found);
         found
     }
 
-    fn expect(&mut self, sign: char) -> Result<(), ParseError> {
+    pub(crate) fn expect(&mut self, sign: char) -> Result<(), ParseError> {
         if self.accept(sign) { Ok(()) } else { Err(self.unexpected(&format!("`{sign}`"))) }
     }
 
-    fn word(&mut self) -> Result<String, ParseError> {
+    pub(crate) fn word(&mut self) -> Result<String, ParseError> {
         match self.peek() {
             Some(Token::Word(w)) => {
                 let w = w.clone();
@@ -181,7 +176,7 @@ impl Parser {
         }
     }
 
-    fn int(&mut self) -> Result<u64, ParseError> {
+    pub(crate) fn int(&mut self) -> Result<u64, ParseError> {
         match self.peek() {
             Some(&Token::Int(v)) => {
                 self.at += 1;
@@ -319,121 +314,6 @@ impl Parser {
         Ok(())
     }
 
-    fn registers(&mut self, body: &mut Vec<Item>) -> Result<(), ParseError> {
-        self.next();
-        let line = self.line();
-        let name = self.word()?;
-        if matches!(name.as_str(), ".v2" | ".v4" | ".b128") {
-            return Err(unsupported(line, &format!(".reg {name}"), "vector and 128-bit registers", "5.4.2"));
-        }
-        let ty = Ty::parse(&name[1..]).ok_or_else(|| syntax(line, format!("`{name}` is not a type")))?;
-        loop {
-            let (line, name) = (self.line(), self.word()?);
-            let mut count = None;
-            if self.accept('<') {
-                let n = self.int()?;
-                self.expect('>')?;
-                if n > MAX_REGISTERS {
-                    return Err(syntax(line, format!("{n} registers are more than {MAX_REGISTERS}")));
-                }
-                count = Some(n as u32);
-            }
-            body.push(Item::Registers { ty, name, count, line });
-            if !self.accept(',') {
-                return self.expect(';');
-            }
-        }
-    }
-
-    fn variables(&mut self, out: &mut Vec<Variable>) -> Result<(), ParseError> {
-        out.push(self.variable()?);
-        if self.accept(';') {
-            return Ok(());
-        }
-        Err(unsupported(self.line(), "variable list", "declare one variable a statement", "5.4.1"))
-    }
-
-    /// `.space [.align N] .type [.ptr …] name [dims] [= init]`.
-    fn variable(&mut self) -> Result<Variable, ParseError> {
-        let line = self.line();
-        let (mut space, mut align, mut ty, mut vector, mut external) = (None, 0, None, 1, false);
-        let mut pointer = false;
-        let name = loop {
-            let word = self.word()?;
-            match word.as_str() {
-                ".extern" => external = true,
-                ".visible" | ".weak" => {}
-                ".ptr" => pointer = true,
-                // Behind `.ptr` it is the alignment of what the pointer points at.
-                ".align" if pointer => drop(self.int()?),
-                ".align" => align = self.int()?,
-                ".v2" => vector = 2,
-                ".v4" => vector = 4,
-                ".param" | ".const" | ".local" | ".global" | ".shared" | ".shared::cta" if space.is_none() => {
-                    space = Some(word[1..].trim_end_matches("::cta").to_owned());
-                }
-                ".global" | ".const" | ".local" | ".shared" | ".generic" => {}
-                w if w.starts_with('.') => {
-                    ty = Some(Ty::parse(&w[1..]).ok_or_else(|| unsupported(line, w, "in a declaration", "5.4"))?);
-                }
-                _ => break word,
-            }
-        };
-        let ty = ty.ok_or_else(|| syntax(line, format!("`{name}` has no type")))?;
-        let space = space.ok_or_else(|| syntax(line, format!("`{name}` has no state space")))?;
-        let (mut count, mut dynamic) = (vector, false);
-        while self.accept('[') {
-            if self.accept(']') {
-                dynamic = true;
-            } else {
-                count = self.int()?.saturating_mul(count);
-                self.expect(']')?;
-            }
-        }
-        let element = u64::from(ty.bytes().max(1));
-        let bytes = count.checked_mul(element).filter(|&b| b <= MAX_VARIABLE);
-        let mut bytes = bytes.ok_or_else(|| syntax(line, format!("`{name}` is too large")))?;
-        let init = if self.accept('=') { self.initialiser(ty)? } else { Vec::new() };
-        if dynamic && init.is_empty() != external {
-            return Err(syntax(line, format!("`{name}` has no size")));
-        }
-        if dynamic {
-            bytes = init.len() as u64;
-        } else if init.len() as u64 > bytes {
-            return Err(syntax(line, format!("`{name}` has more initial values than elements")));
-        }
-        let align = if align == 0 { element * vector } else { align };
-        if !align.is_power_of_two() || align > 1 << 16 {
-            return Err(syntax(line, format!("`{name}`: alignment {align} is no power of two up to 65536")));
-        }
-        Ok(Variable { name, line, space, align, bytes, dynamic: dynamic && external, init })
-    }
-
-    fn initialiser(&mut self, ty: Ty) -> Result<Vec<u8>, ParseError> {
-        let (mut out, mut depth) = (Vec::new(), 0);
-        loop {
-            if self.accept('{') {
-                depth += 1;
-            } else if self.accept('}') {
-                depth -= 1;
-            } else if depth > 0 && self.accept(',') {
-            } else {
-                let line = self.line();
-                let value = match self.operand()? {
-                    Operand::Int(v) => v,
-                    Operand::F32(v) => u64::from(v),
-                    Operand::F64(v) if ty == Ty::F32 => u64::from((f64::from_bits(v) as f32).to_bits()),
-                    Operand::F64(v) => v,
-                    _ => return Err(unsupported(line, "initialiser", "only numbers", "5.4.4")),
-                };
-                out.extend_from_slice(&value.to_le_bytes()[..ty.bytes() as usize]);
-            }
-            if depth == 0 {
-                return Ok(out);
-            }
-        }
-    }
-
     fn statement(&mut self) -> Result<Statement, ParseError> {
         let line = self.line();
         let mut guard = None;
@@ -452,72 +332,6 @@ impl Parser {
                 return Ok(Statement { line, guard, opcode, operands });
             }
             self.expect(',')?;
-        }
-    }
-
-    fn operand(&mut self) -> Result<Operand, ParseError> {
-        let line = self.line();
-        if self.accept('{') {
-            let mut parts = Vec::new();
-            loop {
-                match self.operand()? {
-                    Operand::Vector(_) => return Err(syntax(line, "a vector within a vector")),
-                    part => parts.push(part),
-                }
-                if self.accept('}') {
-                    return Ok(Operand::Vector(parts));
-                }
-                self.expect(',')?;
-            }
-        }
-        if self.accept('[') {
-            return self.address();
-        }
-        if self.accept('!') {
-            return Ok(Operand::Not(self.word()?));
-        }
-        if self.accept('-') {
-            return match self.next() {
-                Some(Token::Int(v)) => Ok(Operand::Int(v.wrapping_neg())),
-                Some(Token::F64(v)) => Ok(Operand::F64(v ^ 1 << 63)),
-                Some(Token::F32(v)) => Ok(Operand::F32(v ^ 1 << 31)),
-                _ => Err(syntax(line, "expected a number after `-`")),
-            };
-        }
-        match self.next() {
-            Some(Token::Int(v)) => Ok(Operand::Int(v)),
-            Some(Token::F32(v)) => Ok(Operand::F32(v)),
-            Some(Token::F64(v)) => Ok(Operand::F64(v)),
-            Some(Token::Word(name)) if self.accept('|') => Ok(Operand::Pair(name, self.word()?)),
-            Some(Token::Word(name)) => Ok(Operand::Name(name)),
-            _ => {
-                self.at -= 1;
-                Err(self.unexpected("an operand"))
-            }
-        }
-    }
-
-    fn address(&mut self) -> Result<Operand, ParseError> {
-        let base = match self.peek() {
-            Some(Token::Word(_)) => Some(self.word()?),
-            _ => None,
-        };
-        let mut offset = 0i64;
-        loop {
-            if base.is_some() && self.accept(']') {
-                return Ok(Operand::Address(base, offset));
-            }
-            let negative = match (self.accept('+'), self.accept('-')) {
-                (_, true) => true,
-                (true, false) => false,
-                (false, false) if base.is_none() => false,
-                _ => return Err(self.unexpected("`]`")),
-            };
-            let value = self.int()? as i64;
-            offset = offset.wrapping_add(if negative { value.wrapping_neg() } else { value });
-            if self.accept(']') {
-                return Ok(Operand::Address(base, offset));
-            }
         }
     }
 }
