@@ -7,7 +7,7 @@ use intwain_ir::kernel::RegType;
 
 impl Emitter<'_> {
     /// The bits of lanes in 32-bit words, first lane lowest. Less than a word stands in its low bits.
-    pub(super) fn to_words(&mut self, dtype: DType, lanes: &[Value]) -> Lanes {
+    pub(super) fn words_of(&mut self, dtype: DType, lanes: &[Value]) -> Lanes {
         let lanes: Lanes = lanes.iter().map(|x| self.t.in_reg(*x)).collect();
         match dtype.size() {
             1 => lanes.chunks(4).map(|bytes| self.joined(bytes)).collect(),
@@ -28,7 +28,7 @@ impl Emitter<'_> {
     }
 
     /// The lanes whose bits are in words.
-    pub(super) fn from_words(&mut self, ty: RegType, words: &[Value]) -> Lanes {
+    pub(super) fn lanes_of(&mut self, ty: RegType, words: &[Value]) -> Lanes {
         let class = Class::of(ty.dtype);
         let n = ty.lanes as usize;
         match ty.dtype.size() {

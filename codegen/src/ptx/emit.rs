@@ -156,8 +156,8 @@ impl Emitter<'_> {
             }
             Inst::Bits(x) => {
                 let lanes = self.full_lanes(*x);
-                let words = self.to_words(self.ty(*x).dtype, &lanes);
-                self.from_words(ty, &words)
+                let words = self.words_of(self.ty(*x).dtype, &lanes);
+                self.lanes_of(ty, &words)
             }
             Inst::Tf32(x) => self.each(n, [*x], |e, [x]| Ok(e.tf32(x)))?,
             Inst::Shuffle(how, x) => self.each(n, [*x], |e, [x]| Ok(e.shuffle(*how, x)))?,

@@ -55,7 +55,7 @@ impl Emitter<'_> {
             let words: Lanes = (0..4).map(|_| self.t.fresh(Class::Int)).collect();
             let line = format!("ld.{space}.v4.b32 {}, {address};", group(&words));
             self.t.pure(&words, &address.uses(), format_args!("{line}"));
-            return self.from_words(ty, &words);
+            return self.lanes_of(ty, &words);
         }
         let bool = ty.dtype == DType::Bool;
         let lanes = if bool { (0..ty.lanes).map(|_| self.t.fresh(Class::Int)).collect() } else { lanes };
@@ -86,7 +86,7 @@ impl Emitter<'_> {
             Place::Buffer(_) => "shared",
         };
         if ty.lanes == 8 {
-            let words = self.to_words(ty.dtype, &lanes);
+            let words = self.words_of(ty.dtype, &lanes);
             let uses = address.with(&words);
             return self.t.line(&uses, format_args!("st.{space}.v4.b32 {address}, {};", group(&words)));
         }

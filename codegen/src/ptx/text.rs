@@ -316,7 +316,7 @@ impl Names {
         for part in parts {
             let letters = part.len() - part.trim_start_matches(|c: char| c.is_ascii_lowercase()).len();
             let digits = part[letters..].len() - part[letters..].trim_start_matches(|c: char| c.is_ascii_digit()).len();
-            let class = Class::ALL.into_iter().find(|c| &c.prefix()[1..] == &part[..letters]);
+            let class = Class::ALL.into_iter().find(|c| c.prefix()[1..] == part[..letters]);
             let number = part[letters..letters + digits].parse::<u32>();
             out.push('%');
             out.push_str(&part[..letters]);

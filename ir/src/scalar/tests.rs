@@ -94,8 +94,8 @@ fn pairs() -> impl Iterator<Item = (f32, f32)> {
 
 #[test]
 fn functions_of_two_keep_their_bounds() {
-    let cases: [(Binary, f64, fn(f64, f64) -> f64); 2] =
-        [(Binary::Pow, 2.0, libm::pow), (Binary::Atan2, 2.0, libm::atan2)];
+    type Reference = fn(f64, f64) -> f64;
+    let cases: [(Binary, f64, Reference); 2] = [(Binary::Pow, 2.0, libm::pow), (Binary::Atan2, 2.0, libm::atan2)];
     for (op, bound, reference) in cases {
         let mut worst = (0.0, 0.0, 0.0);
         for (x, y) in pairs() {

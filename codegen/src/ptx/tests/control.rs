@@ -3,7 +3,7 @@
 use super::{run, threads};
 use crate::ptx::module;
 use intwain_ir::DType;
-use intwain_ir::kernel::{Access, Bound, Builder, Id, Inst, Kernel, RegType, Shuffle, Stmt};
+use intwain_ir::kernel::{Access, Bound, Builder, Id, Inst, Kernel, MatrixForm, MmaShape, Reg, RegType, Shuffle, Stmt};
 use intwain_ir::scalar::{Binary, Compare, Scalar};
 
 fn i64s(bytes: &[u8]) -> Vec<i64> {
@@ -285,5 +285,61 @@ fn tf32() {
     for (x, got) in x.iter().zip(got) {
         // 10 bits of mantissa, ties away from zero.
         assert_eq!(got.to_bits(), (x.to_bits() + 0x1000) & !0x1fff, "{x}");
+    }
+}
+
+/// What is stored where: a fragment of a 16 × 8 result.
+fn store_fragment(b: &mut Builder, to: intwain_ir::kernel::Place, d: &[Reg]) {
+    let t = b.id(Id::Thread(0));
+    let (four, two, eight) = (b.index(4), b.index(2), b.index(8));
+    let (row, pair) = (b.binary(Binary::FloorDiv, t, four), b.binary(Binary::Mod, t, four));
+    let (begin, column) = (b.binary(Binary::Mul, row, eight), b.binary(Binary::Mul, pair, two));
+    let at = b.binary(Binary::Add, begin, column);
+    for (i, offset) in [0, 1, 64, 65].into_iter().enumerate() {
+        b.store(to, at, offset, d[i]);
+    }
+}
+
+/// A product of small integers on tensor cores, operands through shared memory, for each 16-bit type and accumulator.
+#[test]
+fn matrix_products() {
+    for (operand, accumulator) in [(DType::BF16, DType::F32), (DType::F16, DType::F32), (DType::F16, DType::F16)] {
+        let mut b = Builder::new(format!("product_{operand}_{accumulator}"), threads(32), Bound::Arithmetic);
+        let x = b.aligned_param(operand, 256, Access::Constant, 64);
+        let y = b.aligned_param(operand, 128, Access::Constant, 64);
+        let z = b.aligned_param(accumulator, 128, Access::Write, 64);
+        let (left, right) = (b.buffer(operand, 256), b.buffer(operand, 128));
+        let t = b.id(Id::Thread(0));
+        let (four, eight, sixteen) = (b.index(4), b.index(8), b.index(16));
+        let (at8, at4) = (b.binary(Binary::Mul, t, eight), b.binary(Binary::Mul, t, four));
+        let (v, w) = (b.load(x, at8, 0, 8), b.load(y, at4, 0, 4));
+        b.store(left, at8, 0, v);
+        b.store(right, at4, 0, w);
+        b.push(Stmt::Barrier);
+        let (row, half) = (b.binary(Binary::Mod, t, sixteen), b.binary(Binary::FloorDiv, t, sixteen));
+        let (begin, column) = (b.binary(Binary::Mul, row, sixteen), b.binary(Binary::Mul, half, eight));
+        let a_at = b.binary(Binary::Add, begin, column);
+        let b_at = b.binary(Binary::Mul, row, eight);
+        let word = RegType::scalar(DType::U32);
+        let a: Vec<Reg> = (0..4).map(|_| b.reg(word)).collect();
+        let c: Vec<Reg> = (0..2).map(|_| b.reg(word)).collect();
+        let d: Vec<Reg> = (0..4).map(|_| b.reg(RegType::scalar(accumulator))).collect();
+        let (rows, columns) = (MatrixForm::Rows, MatrixForm::Columns);
+        b.push(Stmt::LoadMatrix { d: a.clone().into(), from: left, index: a_at, offset: 0, form: rows });
+        b.push(Stmt::LoadMatrix { d: c.clone().into(), from: right, index: b_at, offset: 0, form: columns });
+        let half = b.constant(Scalar::from_f64(accumulator, 0.5));
+        let shape = MmaShape { m: 16, n: 8, k: 16, operand, accumulator };
+        b.push(Stmt::Mma { shape, d: d.clone().into(), a: a.into(), b: c.into(), c: vec![half; 4].into() });
+        store_fragment(&mut b, z, &d);
+        let (p, q) = (|i: usize| (i * 7 % 11) as i64 - 5, |i: usize| (i * 5 % 13) as i64 - 6);
+        let bytes = |f: &dyn Fn(usize) -> i64, n: usize| -> Vec<u8> {
+            (0..n).flat_map(|i| Scalar::from_i64(operand, f(i)).bits().to_le_bytes()[..2].to_vec()).collect()
+        };
+        let size = accumulator.size();
+        let got = run(&b.finish(), &[bytes(&p, 256), bytes(&q, 128), vec![0; 128 * size]]);
+        for (i, got) in got[2].chunks(size).enumerate() {
+            let sum: i64 = (0..16).map(|k| p(i / 8 * 16 + k) * q(k * 8 + i % 8)).sum();
+            assert_eq!(Scalar::read(accumulator, got).to_f64(), sum as f64 + 0.5, "{operand} {accumulator} at {i}");
+        }
     }
 }

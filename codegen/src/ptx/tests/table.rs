@@ -65,7 +65,7 @@ fn special(dtype: DType) -> Vec<Scalar> {
         f64::INFINITY,
         f64::NEG_INFINITY,
         f64::NAN,
-        3.14159,
+        3.7,
     ];
     let mut all: Vec<Scalar> = if dtype.is_float() {
         floats.iter().map(|x| Scalar::from_f64(dtype, *x)).collect()
