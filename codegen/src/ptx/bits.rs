@@ -88,6 +88,13 @@ impl Emitter<'_> {
     fn pair(&mut self, halves: &[Value]) -> Value {
         match *halves {
             [lo, hi] => {
+                // Two roundings at once, where these have just been rounded.
+                if let (Some((dtype, a)), Some((other, b))) = (self.rounded.get(&lo), self.rounded.get(&hi))
+                    && dtype == other
+                {
+                    let (name, args) = (if *dtype == DType::F16 { "f16x2" } else { "bf16x2" }, [*b, *a]);
+                    return self.t.op(Class::Int, &format!("cvt.rn.{name}.f32"), &args);
+                }
                 let d = self.t.fresh(Class::Int);
                 self.t.pure(&[d], halves, format_args!("mov.b32 {d}, {{{lo}, {hi}}};"));
                 d

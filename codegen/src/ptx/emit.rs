@@ -5,6 +5,7 @@ use super::address::Addresses;
 use super::range::Ranges;
 use super::text::{Class, Text, Value, int, literal};
 use super::uniform::Divergence;
+use intwain_ir::DType;
 use intwain_ir::kernel::{Block, Id, Inst, Kernel, Reg, RegType, Stmt};
 use intwain_ir::scalar::{self, Scalar};
 use smallvec::SmallVec;
@@ -20,6 +21,8 @@ pub(super) struct Emitter<'k> {
     pub(super) addresses: Addresses,
     pub(super) ranges: Ranges<'k>,
     pub(super) divergence: Divergence<'k>,
+    /// Halves that are a rounded f32, which holds its value as long as they do.
+    pub(super) rounded: HashMap<Value, (DType, Value)>,
     /// Registers that a result is to be loaded to.
     pub(super) targets: HashMap<Reg, Lanes>,
     values: HashMap<Reg, Lanes>,
@@ -33,6 +36,7 @@ pub(super) fn body(kernel: &Kernel) -> Result<String, EmitError> {
         addresses: Addresses::new(kernel),
         ranges: Ranges::new(kernel),
         divergence: Divergence::new(kernel),
+        rounded: HashMap::new(),
         targets: HashMap::new(),
         values: HashMap::new(),
     };
@@ -214,7 +218,7 @@ impl Emitter<'_> {
     }
 
     /// The element that a literal stands for.
-    pub(super) fn element(dtype: intwain_ir::DType, x: Value) -> Option<Scalar> {
+    pub(super) fn element(dtype: DType, x: Value) -> Option<Scalar> {
         match x {
             Value::Literal(_, bits) => Some(Scalar::from_bits(dtype, bits)),
             Value::Reg(..) => None,
@@ -222,7 +226,7 @@ impl Emitter<'_> {
     }
 
     /// x·y + z with one rounding.
-    fn fma(&mut self, dtype: intwain_ir::DType, x: Value, y: Value, z: Value) -> Value {
+    fn fma(&mut self, dtype: DType, x: Value, y: Value, z: Value) -> Value {
         let known = [x, y, z].map(|v| Self::element(dtype, v));
         if let [Some(x), Some(y), Some(z)] = known {
             return literal(scalar::fma(x, y, z));

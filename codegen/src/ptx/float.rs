@@ -36,11 +36,15 @@ impl Emitter<'_> {
 
     /// From f32 to the form of f16 and bf16; other floats as they are.
     pub(super) fn narrow(&mut self, dtype: DType, x: Value) -> Value {
-        match dtype {
-            DType::F16 => self.t.op(Class::Half, "cvt.rn.f16.f32", &[x]),
-            DType::BF16 => self.t.op(Class::Half, "cvt.rn.bf16.f32", &[x]),
-            _ => x,
-        }
+        let code = match dtype {
+            DType::F16 => "cvt.rn.f16.f32",
+            DType::BF16 => "cvt.rn.bf16.f32",
+            _ => return x,
+        };
+        let x = self.t.in_reg(x);
+        let half = self.t.op(Class::Half, code, &[x]);
+        self.rounded.insert(half, (dtype, x));
+        half
     }
 
     /// A function of one element.

@@ -40,6 +40,11 @@ fn vector(lanes: usize) -> &'static str {
     }
 }
 
+/// Whether a vector is accessed in words of two elements.
+fn halves(ty: RegType) -> bool {
+    ty.dtype.size() == 2 && ty.lanes > 1
+}
+
 impl Emitter<'_> {
     /// Neighbouring elements to registers, in as few accesses as there can be. Predicates are new ones.
     pub(super) fn load_to(&mut self, lanes: Lanes, ty: RegType, from: Place, index: Reg, offset: i64) -> Lanes {
@@ -51,9 +56,10 @@ impl Emitter<'_> {
             },
             Place::Buffer(_) => "shared",
         };
-        if ty.lanes == 8 {
-            let words: Lanes = (0..4).map(|_| self.t.fresh(Class::Int)).collect();
-            let line = format!("ld.{space}.v4.b32 {}, {address};", group(&words));
+        if halves(ty) {
+            let words: Lanes = (0..ty.lanes / 2).map(|_| self.t.fresh(Class::Int)).collect();
+            let v = vector(words.len());
+            let line = format!("ld.{space}{v}.b32 {}, {address};", group(&words));
             self.t.pure(&words, &address.uses(), format_args!("{line}"));
             return self.lanes_of(ty, &words);
         }
@@ -85,10 +91,10 @@ impl Emitter<'_> {
             Place::Param(_) => "global",
             Place::Buffer(_) => "shared",
         };
-        if ty.lanes == 8 {
+        if halves(ty) {
             let words = self.words_of(ty.dtype, &lanes);
-            let uses = address.with(&words);
-            return self.t.line(&uses, format_args!("st.{space}.v4.b32 {address}, {};", group(&words)));
+            let (uses, v) = (address.with(&words), vector(words.len()));
+            return self.t.line(&uses, format_args!("st.{space}{v}.b32 {address}, {};", group(&words)));
         }
         let size = ty.dtype.size();
         let at_once = (WIDEST / size).min(lanes.len());

@@ -4,7 +4,7 @@ use super::{run, threads};
 use crate::ptx::module;
 use intwain_ir::DType;
 use intwain_ir::kernel::{Access, Bound, Builder, Id, Inst, Kernel, MatrixForm, MmaShape, Reg, RegType, Shuffle, Stmt};
-use intwain_ir::scalar::{Binary, Compare, Scalar};
+use intwain_ir::scalar::{self, Binary, Compare, Scalar};
 
 fn i64s(bytes: &[u8]) -> Vec<i64> {
     bytes.chunks(8).map(|b| i64::from_le_bytes(b.try_into().unwrap())).collect()
@@ -341,5 +341,30 @@ fn matrix_products() {
             let sum: i64 = (0..16).map(|k| p(i / 8 * 16 + k) * q(k * 8 + i % 8)).sum();
             assert_eq!(Scalar::read(accumulator, got).to_f64(), sum as f64 + 0.5, "{operand} {accumulator} at {i}");
         }
+    }
+}
+
+/// Vectors rounded to 16 bits, two elements an instruction.
+#[test]
+fn rounded_pairs() {
+    for (dtype, name) in [(DType::BF16, "cvt.rn.bf16x2.f32"), (DType::F16, "cvt.rn.f16x2.f32")] {
+        let mut b = Builder::new("rounded", threads(32), Bound::Memory);
+        let x = b.aligned_param(DType::F32, 128, Access::Constant, 64);
+        let y = b.aligned_param(dtype, 128, Access::Write, 64);
+        let (t, four) = (b.id(Id::Thread(0)), b.index(4));
+        let at = b.binary(Binary::Mul, t, four);
+        let v = b.load(x, at, 0, 4);
+        let r = b.cast(dtype, v);
+        let twice = b.binary(Binary::Add, r, r);
+        b.store(y, at, 0, twice);
+        let k = b.finish();
+        let x: Vec<f32> = (0..128).map(|i| (i as f32 - 60.0) * 1.003_7 + 1.0 / (i + 1) as f32).collect();
+        let got = run(&k, &[from_f32s(&x), vec![0; 256]]);
+        for (x, got) in x.iter().zip(got[1].chunks(2)) {
+            let once = scalar::cast(dtype, Scalar::from_f64(DType::F32, f64::from(*x)));
+            assert_eq!(Scalar::read(dtype, got), scalar::binary(Binary::Add, once, once), "{x}");
+        }
+        let text = module(&[&k]).unwrap();
+        assert!(text.contains(name) && text.contains("st.global.v2.b32"), "{text}");
     }
 }
