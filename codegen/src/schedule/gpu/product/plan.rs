@@ -37,16 +37,20 @@ impl Plan {
     ///
     /// Time is counted in multiply-adds of a multiprocessor: those of the busiest one, at the tile's rate, or the tiles'
     /// way to it, if that is longer; and for several parts their way through memory and the start of the second kernel.
-    /// Among equals the plan with the fewest multiply-adds in all.
+    /// Among equals the plan with the fewest multiply-adds in all; more parts have to take a tenth less.
     pub(super) fn choose(product: &Product) -> Plan {
         let tiles: &[Tile] = if product.dtype.size() > 4 { &WIDE_TILES } else { &TILES };
-        let best = |counts: &mut dyn Iterator<Item = usize>| {
-            let plans = counts.flat_map(|n| tiles.iter().filter_map(move |t| Plan::new(product, t, n)));
+        let best = |count: usize| {
+            let plans = tiles.iter().filter_map(|t| Plan::new(product, t, count));
             plans.min_by_key(|p| (p.time(product), p.work(product)))
         };
-        let one = best(&mut std::iter::once(1)).expect("one part is always possible");
-        let allowed = one.blocks(product) < FEW || product.inner >= LONG;
-        let several = best(&mut (1..=PARTS.ilog2()).map(|n| 1 << n)).filter(|_| allowed);
+        let one = best(1).expect("one part is always possible");
+        if one.blocks(product) >= FEW && product.inner < LONG {
+            return one;
+        }
+        let several = (1..=PARTS.ilog2()).filter_map(|n| best(1 << n));
+        // Each doubling has to be worth the memory.
+        let several = several.reduce(|p, q| if 10 * q.time(product) < 9 * p.time(product) { q } else { p });
         several.filter(|p| 2 * p.time(product) <= one.time(product)).unwrap_or(one)
     }
 
