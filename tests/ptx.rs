@@ -143,6 +143,21 @@ fn gradients_of_recurrent_layers_and_tables() {
     Golden::load("two_tower").gradients_equal_keras(&[Strategy::Data, Strategy::Tensor]);
 }
 
+/// Calls follow each other without waiting for both devices: slots and epochs of the channels are used in turn.
+#[test]
+fn many_calls() {
+    let golden = Golden::load("dense");
+    for split in [Strategy::Data, Strategy::Tensor, Strategy::Pipeline] {
+        let options = SessionOptions { batch: Some(2), ..on(&Devices::two(DeviceKind::Ptx), Some(split)) };
+        let mut session = Session::new(&golden.model, options).unwrap();
+        for rows in [5, 4, 5] {
+            let got = session.run(&golden.inputs(rows)).unwrap();
+            let want = &golden.arrays["out0"];
+            assert_close(&format!("{split:?}, {rows} rows"), &got[0].1, &want.rows(rows), largest(want.floats()));
+        }
+    }
+}
+
 #[test]
 fn two_logical_devices_on_one() {
     let golden = Golden::load("dense");
