@@ -111,11 +111,31 @@ fn a_program_for_gpus_runs_everywhere() {
         near(&p.run(&[]), &whole);
         assert!(ok(&["inspect", &p.path]).contains(split));
         assert!(ok(&["verify", &p.path]).ends_with("verified\n"));
+        assert!(ok(&["verify", &p.path, "--devices", PTX]).ends_with("verified\n"));
     }
     let one = Program::two_tower("one", "5");
     near(&one.run(&["--devices", "ptx:0"]), &whole);
     assert!(!one.file("device1.ptx").exists());
     assert!(one.fails().contains("1 device(s)"));
+}
+
+/// Models of Keras 2 and 3 as programs, each with its own weights in place of the program's, give what Keras gave.
+#[test]
+fn keras_models_give_what_keras_gave() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, split) in [("conv", "data"), ("nest", "pipeline"), ("ops", "tensor"), ("rnn", "tensor")] {
+        let model = fixture(&format!("{name}.h5"));
+        let p = Program::compile(&model, &["--hardware", GPUS, "--split", split, "--batch", "4"]);
+        let inputs = fixture(&format!("{name}_in.npz"));
+        let want = read_npz(Path::new(&fixture(&format!("{name}_out.npz"))));
+        let found = outputs(folder.path(), &p.path, &inputs, &["--devices", PTX, "--weights", &model]);
+        for (f, w) in found.iter().zip(&want) {
+            assert_eq!(f.shape, w.shape, "{name}");
+            let scale = w.floats().iter().fold(1e-3f32, |m, x| m.max(x.abs()));
+            let worst = f.floats().iter().zip(w.floats()).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+            assert!(worst <= 1e-5 * scale, "{name} {}: differs by {worst}", f.name);
+        }
+    }
 }
 
 /// Every launch of a program's devices, loops included.

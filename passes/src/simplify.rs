@@ -13,17 +13,25 @@ pub fn simplify(graph: &Graph) -> Result<Graph, PassError> {
     let mut rw = Rewriter::new(graph);
     let mut seen: BTreeMap<(String, Vec<Value>), Vec<Value>> = BTreeMap::new();
     for (id, node) in &graph.nodes {
-        let args = rw.args(id);
-        if let [result] = node.results.as_slice()
-            && let Some(value) = same_as(&rw.new, &node.op, &args)
-            && rw.new.ty(value) == graph.ty(*result)
-            && rw.new.values[value].layout == graph.values[*result].layout
-        {
-            rw.set(*result, value);
+        let (mut op, mut args) = (node.op.clone(), rw.args(id).to_vec());
+        // What an operation becomes may be simplified again, until nothing changes or an operand says it all.
+        let same = loop {
+            if let [result] = node.results.as_slice()
+                && let Some(value) = same_as(&rw.new, &op, &args)
+                && rw.new.ty(value) == graph.ty(*result)
+                && rw.new.values[value].layout == graph.values[*result].layout
+            {
+                break Some((*result, value));
+            }
+            match fold(&rw.new, &op, &args).or_else(|| compose(&rw.new, &op, &args)) {
+                Some((simpler, of)) if (&simpler, &of) != (&op, &args) => (op, args) = (simpler, of),
+                Some(_) | None => break None,
+            }
+        };
+        if let Some((result, value)) = same {
+            rw.set(result, value);
             continue;
         }
-        let op = fold(&rw.new, &node.op, &args).or_else(|| compose(&rw.new, &node.op, &args));
-        let (op, args) = op.unwrap_or_else(|| (node.op.clone(), args.to_vec()));
         if op.is_communication() {
             rw.copy_with(id, op, &args)?;
             continue;
