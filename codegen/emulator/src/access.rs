@@ -1,6 +1,7 @@
 //! Loads and stores (PTX ISA 9.7.9.8 to 11): whole warps at once where they can be, lane by lane where they must.
 
 use crate::error::FaultKind;
+use crate::fast::each;
 use crate::lower_memory::{CONST_WINDOW, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
 use crate::op::{Address, Class, Order, Scope, Space};
 use crate::race::{self, Strength};
@@ -26,8 +27,14 @@ pub(crate) fn addresses(m: &Machine<'_, '_>, a: Address) -> [u64; 32] {
     let offset = a.offset as u64;
     match a.base {
         None => [offset; 32],
-        Some(r) if r.class == Class::W64 => m.warp.regs.w64[r.slot as usize].map(|b| b.wrapping_add(offset)),
-        Some(r) => m.warp.regs.w32[r.slot as usize].map(|b| u64::from(b).wrapping_add(offset)),
+        Some(r) if r.class == Class::W64 => {
+            let base = &m.warp.regs.w64[r.slot as usize];
+            each(|lane| base[lane].wrapping_add(offset))
+        }
+        Some(r) => {
+            let base = &m.warp.regs.w32[r.slot as usize];
+            each(|lane| u64::from(base[lane]).wrapping_add(offset))
+        }
     }
 }
 

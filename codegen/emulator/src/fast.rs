@@ -87,6 +87,16 @@ const BITS: [u32; 32] = {
     bits
 };
 
+/// An array of `f(i)`. Unlike `array::from_fn` and `map` it is always compiled into its caller, vectors and all.
+#[inline(always)]
+pub(crate) fn each<T: Copy + Default, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
+    let mut out = [T::default(); N];
+    for (i, slot) in out.iter_mut().enumerate() {
+        *slot = f(i);
+    }
+    out
+}
+
 /// The lanes for which `f` holds, as a mask.
 #[inline(always)]
 pub(crate) fn mask(f: impl Fn(usize) -> bool) -> u32 {
@@ -316,10 +326,10 @@ pub(crate) fn run_wide(signed: bool, regs: &mut Regs, d: u32, [a, b, c]: [u32; 3
 pub(crate) fn pack(regs: &mut Regs, d: Reg, [low, high]: [u32; 2], exec: u32) {
     let (a, b) = (&regs.w32[low as usize], &regs.w32[high as usize]);
     if d.class == Class::W64 {
-        let out = std::array::from_fn(|lane| u64::from(a[lane]) | u64::from(b[lane]) << 32);
+        let out = each(|lane| u64::from(a[lane]) | u64::from(b[lane]) << 32);
         blend(&mut regs.w64[d.slot as usize], out, exec);
     } else {
-        let out = std::array::from_fn(|lane| a[lane] & 0xffff | b[lane] << 16);
+        let out = each(|lane| a[lane] & 0xffff | b[lane] << 16);
         blend(&mut regs.w32[d.slot as usize], out, exec);
     }
 }
@@ -329,10 +339,10 @@ pub(crate) fn pack(regs: &mut Regs, d: Reg, [low, high]: [u32; 2], exec: u32) {
 pub(crate) fn unpack(regs: &mut Regs, parts: [Option<u32>; 2], s: Reg, exec: u32) {
     let halves = if s.class == Class::W64 {
         let from = &regs.w64[s.slot as usize];
-        [from.map(|v| v as u32), from.map(|v| (v >> 32) as u32)]
+        [each(|lane| from[lane] as u32), each(|lane| (from[lane] >> 32) as u32)]
     } else {
         let from = &regs.w32[s.slot as usize];
-        [from.map(|v| v & 0xffff), from.map(|v| v >> 16)]
+        [each(|lane| from[lane] & 0xffff), each(|lane| from[lane] >> 16)]
     };
     for (part, half) in parts.into_iter().zip(halves) {
         if let Some(d) = part {
@@ -346,8 +356,8 @@ pub(crate) fn unpack(regs: &mut Regs, parts: [Option<u32>; 2], s: Reg, exec: u32
 pub(crate) fn extend(signed: bool, regs: &mut Regs, d: u32, a: u32, exec: u32) {
     let from = &regs.w32[a as usize];
     let out = match signed {
-        true => from.map(|v| i64::from(v as i32) as u64),
-        false => from.map(u64::from),
+        true => each(|lane| i64::from(from[lane] as i32) as u64),
+        false => each(|lane| u64::from(from[lane])),
     };
     blend(&mut regs.w64[d as usize], out, exec);
 }
@@ -355,7 +365,8 @@ pub(crate) fn extend(signed: bool, regs: &mut Regs, d: u32, a: u32, exec: u32) {
 /// 64 bits to 32.
 #[inline(always)]
 pub(crate) fn truncate(regs: &mut Regs, d: u32, a: u32, exec: u32) {
-    let out = regs.w64[a as usize].map(|v| v as u32);
+    let from = &regs.w64[a as usize];
+    let out = each(|lane| from[lane] as u32);
     blend(&mut regs.w32[d as usize], out, exec);
 }
 

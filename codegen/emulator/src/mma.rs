@@ -2,6 +2,7 @@
 
 use crate::access;
 use crate::error::FaultKind;
+use crate::fast::each;
 use crate::float::{self, Round};
 use crate::op::{Address, Fragment, Reg};
 use crate::warp::{Machine, Trouble};
@@ -25,7 +26,8 @@ pub(crate) fn load(
     whole_warp(exec)?;
     let rows = u32::MAX >> (32 - 8 * d.len());
     access::need_address(m, a, rows)?;
-    let at = access::addresses(m, a).map(|a| if a >> 60 == 1 { a & !(1 << 60) } else { a });
+    let generic = access::addresses(m, a);
+    let at = each(|lane| if generic[lane] >> 60 == 1 { generic[lane] & !(1 << 60) } else { generic[lane] });
     access::aligned(&at, 16, rows)?;
     let narrow = access::shared_addresses(m, &at, 16, rows)?;
     let pattern = m.tally.follow(pc, m.warp.index, &narrow, 16, rows);
@@ -51,25 +53,34 @@ pub(crate) fn load(
     Ok(())
 }
 
-/// An f16 as f64: by scaling an f32 of the same digits, exact for all but infinities and NaN, which are put in.
+/// An f16 as f32 bits: by scaling an f32 of the same digits, exact for all but infinities and NaN, which are put in.
 #[inline(always)]
-fn half_value(bits: u32) -> f64 {
+fn half_bits(bits: u32) -> u32 {
     let digits = (bits & 0x7fff) << 13;
-    let finite = f32::from_bits(digits) * f32::from_bits((254 - 15) << 23);
-    let magnitude = if bits & 0x7c00 == 0x7c00 { f32::from_bits(digits | 0x7f80_0000) } else { finite };
-    f64::from(f32::from_bits(magnitude.to_bits() | (bits & 0x8000) << 16))
+    let finite = (f32::from_bits(digits) * f32::from_bits((254 - 15) << 23)).to_bits();
+    let magnitude = if bits & 0x7c00 == 0x7c00 { digits | 0x7f80_0000 } else { finite };
+    magnitude | (bits & 0x8000) << 16
 }
 
-/// The values that a register of a fragment holds: two halves, or one tf32.
+fn half_value(bits: u32) -> f64 {
+    f64::from(f32::from_bits(half_bits(bits)))
+}
+
+/// The values that a register of a fragment holds, as f32 bits: two halves, or one tf32.
 #[inline(always)]
-fn elements(f: Fragment, bits: &[u32; 32]) -> [[f64; 32]; 2] {
+fn elements(f: Fragment, bits: &[u32; 32]) -> [[u32; 32]; 2] {
     match f {
-        Fragment::Half { brain: false } => [bits.map(|b| half_value(b & 0xffff)), bits.map(|b| half_value(b >> 16))],
-        Fragment::Half { brain: true } => {
-            [bits.map(|b| f64::from(f32::from_bits(b << 16))), bits.map(|b| f64::from(f32::from_bits(b & 0xffff_0000)))]
+        Fragment::Half { brain: false } => {
+            [each(|lane| half_bits(bits[lane] & 0xffff)), each(|lane| half_bits(bits[lane] >> 16))]
         }
-        Fragment::Tf32 => [bits.map(|b| f64::from(f32::from_bits(b & !0x1fff))), [0.0; 32]],
+        Fragment::Half { brain: true } => [each(|lane| bits[lane] << 16), each(|lane| bits[lane] & 0xffff_0000)],
+        Fragment::Tf32 => [each(|lane| bits[lane] & !0x1fff), [0; 32]],
     }
+}
+
+#[inline(always)]
+fn widen<const N: usize>(bits: &[u32; N]) -> [f64; N] {
+    each(|i| f64::from(f32::from_bits(bits[i])))
 }
 
 /// What `mma.sync` multiplies and adds.
@@ -124,12 +135,17 @@ fn singles(w32: &[[u32; 32]], c: &[Reg]) -> Tile<f64> {
             (0..4).for_each(|t| row[2 * t + element % 2] = lanes[t]);
         }
     }
-    tile.map(|row| row.map(|v| f64::from(f32::from_bits(v))))
+    let mut wide = [[0.0; 8]; 16];
+    wide.iter_mut().zip(&tile).for_each(|(wide, row)| *wide = widen(row));
+    wide
 }
 
 #[inline(always)]
 fn put_singles(w32: &mut [[u32; 32]], d: &[Reg], sums: &Tile<f64>) {
-    let rounded = sums.map(|row| row.map(|v| if v.is_nan() { 0x7fff_ffff } else { (v as f32).to_bits() }));
+    let mut rounded = [[0; 8]; 16];
+    for (rounded, row) in rounded.iter_mut().zip(sums) {
+        *rounded = each(|n| if row[n].is_nan() { 0x7fff_ffff } else { (row[n] as f32).to_bits() });
+    }
     for (element, r) in d.iter().enumerate() {
         for (g, lanes) in w32[r.slot as usize].chunks_exact_mut(4).enumerate() {
             let row = &rounded[g + element / 2 * 8];
@@ -167,7 +183,7 @@ fn put_halves(w32: &mut [[u32; 32]], d: &[Reg], sums: &Tile<f64>) {
 fn add_products(sums: &mut Tile<f64>, w32: &[[u32; 32]], f: Fragment, k: usize, o: Operands<'_>) {
     let (per, step) = if f == Fragment::Tf32 { (1, 4) } else { (2, 8) };
     // `right` is stored by rows of k, so that the innermost loop runs over columns.
-    let (mut left, mut right) = ([[0f64; 16]; 16], [[0f64; 8]; 16]);
+    let (mut left, mut right) = ([[0u32; 16]; 16], [[0u32; 8]; 16]);
     for (index, r) in o.a.iter().enumerate() {
         let v = elements(f, &w32[r.slot as usize]);
         for g in 0..8 {
@@ -186,12 +202,15 @@ fn add_products(sums: &mut Tile<f64>, w32: &[[u32; 32]], f: Fragment, k: usize, 
             }
         }
     }
+    let mut columns = [[0f64; 8]; 16];
+    columns.iter_mut().zip(&right).for_each(|(wide, row)| *wide = widen(row));
     // Four rows at a time keep enough sums in registers to hide the latency of an addition. Products of two halves or
     // tf32 are exact in f64, so fusing changes nothing.
     for (sums, left) in sums.chunks_exact_mut(4).zip(left.chunks_exact(4)) {
+        let left = [widen(&left[0]), widen(&left[1]), widen(&left[2]), widen(&left[3])];
         let mut block = [sums[0], sums[1], sums[2], sums[3]];
-        for (k, right) in right[..k].iter().enumerate() {
-            for (sums, left) in block.iter_mut().zip(left) {
+        for (k, right) in columns[..k].iter().enumerate() {
+            for (sums, left) in block.iter_mut().zip(&left) {
                 (0..8).for_each(|n| sums[n] = left[k].mul_add(right[n], sums[n]));
             }
         }

@@ -4,6 +4,7 @@ use crate::access::{
     addresses, aligned, check_scope, layout, local_range, need_address, note, share, shared_addresses,
 };
 use crate::error::FaultKind;
+use crate::fast::each;
 use crate::op::{Access, Order, Space};
 use crate::race::Strength;
 use crate::regs::lanes;
@@ -100,8 +101,11 @@ fn store_global(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], shape: Layo
                 let from = &w32[d as usize];
                 m.view.scatter(at, exec, shape, |lane| [from[lane]])
             }
-            [d, e] => m.view.scatter(at, exec, shape, |lane| [d, e].map(|r| w32[r as usize][lane])),
-            [d, e, f, g] => m.view.scatter(at, exec, shape, |lane| [d, e, f, g].map(|r| w32[r as usize][lane])),
+            [d, e] => m.view.scatter(at, exec, shape, |lane| [w32[d as usize][lane], w32[e as usize][lane]]),
+            [d, e, f, g] => {
+                let from = [d, e, f, g];
+                m.view.scatter::<4>(at, exec, shape, |lane| each(|k| w32[from[k] as usize][lane]))
+            }
             _ => {
                 for lane in lanes(exec) {
                     m.view.check(at[lane], u64::from(whole)).map_err(|k| (k, lane, Some(at[lane])))?;

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use crate::error::FaultKind;
+use crate::fast;
 use crate::known::Message;
 use crate::memory::AddressSpace;
 use crate::page::{Allocation, PAGE};
@@ -128,12 +129,12 @@ impl View {
             let from = ((first.0 - a.base) % PAGE / 4) as usize;
             let words = &page.words[from..from + first.1 as usize / 4];
             if shape == Layout::Same {
-                let v = std::array::from_fn(|k| words[k].load(Ordering::Relaxed));
+                let v = fast::each(|k| words[k].load(Ordering::Relaxed));
                 (0..32).filter(|lane| exec >> lane & 1 == 1).for_each(|lane| put(lane, v));
                 return Ok(());
             }
             for (lane, chunk) in words.chunks_exact(N).enumerate() {
-                put(lane, std::array::from_fn(|k| chunk[k].load(Ordering::Relaxed)));
+                put(lane, fast::each(|k| chunk[k].load(Ordering::Relaxed)));
             }
             return Ok(());
         }
@@ -149,7 +150,7 @@ impl View {
                 return Err(unset());
             }
             let words = &page.words[byte / 4..byte / 4 + N];
-            put(lane, std::array::from_fn(|k| words[k].load(Ordering::Relaxed)));
+            put(lane, fast::each(|k| words[k].load(Ordering::Relaxed)));
         }
         Ok(())
     }
