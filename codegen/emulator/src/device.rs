@@ -120,7 +120,7 @@ pub struct Device {
     /// Host threads that share the blocks of a launch whose blocks cannot communicate: a kernel without atomics, ordered
     /// accesses and fences. Results and faults are those of one thread.
     pub workers: usize,
-    /// Set by anybody, it ends launches with [`FaultKind::Cancelled`](crate::FaultKind::Cancelled). Give several devices
+    /// Set by anybody, it ends running and later launches with [`FaultKind::Cancelled`](crate::FaultKind::Cancelled). Give several devices
     /// the same flag to stop one that waits for another which failed.
     pub cancel: Arc<AtomicBool>,
     /// Whether global memory is checked for races between warps, blocks and devices, and `.nc` loads for bytes that
