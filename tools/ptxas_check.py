@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Assembles emitted PTX with several versions of ptxas and compares what became of it with a table.
 
-    python tools/ptxas_check.py PATH... [--cache DIR] [--table tests/ptx/table.json] [--bless] [--subset] [--jobs N]
+    python tools/ptxas_check.py PATH... [--cache DIR] [--table FILE] [--bless] [--subset] [--update] [--jobs N]
 
 A PATH is a `.ptx` file, a program directory or a directory of either. Every distinct kernel text is assembled once by every ptxas for
 each of its targets. It fails on any error or warning, on spills and on local memory. Registers, shared memory and the instructions of
 sm_80 (by the ptxas that `TABLE_BY` names) are compared with the table, exactly; `--bless` writes them there, and keeps what the table
 says of programs that were not given. A program that only the table knows is a failure unless `--subset` is said.
 
-The tools come from PyPI's wheels, unpacked under the cache directory, where they are looked for first. The standard library is enough.
+The tools come from PyPI's wheels, unpacked under the cache directory, where they are looked for first; `--update` asks PyPI for newer
+ones where the newest is wanted. The standard library is enough.
 """
 import argparse
 import collections
@@ -67,10 +68,10 @@ def find_tool(cache, package, version, tool):
     return path, ".".join(map(str, numbers))
 
 
-def get_tool(cache, package, version, tool):
-    """The same, downloaded if it isn't there."""
+def get_tool(cache, package, version, tool, update):
+    """The same, downloaded if it isn't there, or if a newer one may be."""
     have = find_tool(cache, package, version, tool)
-    if have is None:
+    if have is None or update and version is None:
         cache.mkdir(parents=True, exist_ok=True)
         wanted = package if version is None else f"{package}=={version}"
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d", str(cache), wanted]
@@ -176,12 +177,12 @@ def instruction_class(opcode):
 
 
 def measure(ptxas, nvdisasm, kernels):
-    """Registers, shared memory and instructions of a batch, by symbol."""
+    """Failures of a batch where the table is made; registers, shared memory and instructions by symbol."""
     with tempfile.TemporaryDirectory() as directory:
         cubin = pathlib.Path(directory, "batch.cubin")
         wrong, registers = assemble(ptxas, TABLE_TARGET, kernels, cubin)
         if wrong:
-            return {}
+            return check_batch(ptxas, TABLE_BY, TABLE_TARGET, kernels), {}
         done = subprocess.run([str(nvdisasm), "-c", str(cubin)], capture_output=True, text=True)
     if done.returncode != 0:
         raise Problem(f"nvdisasm: {done.stderr.strip()}")
@@ -193,7 +194,7 @@ def measure(ptxas, nvdisasm, kernels):
         counts = collections.Counter(instruction_class(o) for o in opcodes)
         shared = next(k.shared for k in kernels if k.symbol == symbol)
         out[symbol] = {"registers": registers[symbol], "shared": shared, "total": len(opcodes), "sass": dict(sorted(counts.items()))}
-    return out
+    return [], out
 
 
 def compare(table, found, subset):
@@ -215,8 +216,8 @@ def compare(table, found, subset):
 
 def run(args):
     cache = pathlib.Path(args.cache)
-    assemblers = [(*get_tool(cache, package, version, "ptxas"), targets) for package, version, targets in ASSEMBLERS]
-    nvdisasm, _ = get_tool(cache, *DISASSEMBLER, "nvdisasm")
+    assemblers = [(*get_tool(cache, package, version, "ptxas", args.update), targets) for package, version, targets in ASSEMBLERS]
+    nvdisasm, _ = get_tool(cache, *DISASSEMBLER, "nvdisasm", args.update)
     distinct, names = {}, {}
     for program, file in modules(args.paths):
         for kernel in split(file):
@@ -227,20 +228,23 @@ def run(args):
     for kernel in distinct.values():
         by_header[kernel.header].append(kernel)
     batches = [ks[i : i + BATCH] for ks in by_header.values() for i in range(0, len(ks), BATCH)]
+    reference = next(path for path, version, _ in assemblers if version == TABLE_BY)
     failures, measured = [], {}
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         checks = [
             pool.submit(check_batch, path, version, target, batch)
             for path, version, targets in assemblers
             for target in targets
+            if (version, target) != (TABLE_BY, TABLE_TARGET)
             for batch in batches
         ]
-        reference = next(path for path, version, _ in assemblers if version == TABLE_BY)
         tables = [pool.submit(measure, reference, nvdisasm, batch) for batch in batches]
         for check in checks:
             failures += check.result()
         for part in tables:
-            measured.update(part.result())
+            wrong, of = part.result()
+            failures += wrong
+            measured.update(of)
     found = {key: measured[symbol] for key, symbol in names.items() if symbol in measured}
     runs = ", ".join(f"{version} ({len(targets)} targets)" for _, version, targets in assemblers)
     print(f"{len(names)} kernels, {len(distinct)} distinct, ptxas {runs}")
@@ -264,6 +268,7 @@ def main():
     parser.add_argument("--table", default="tests/ptx/table.json")
     parser.add_argument("--bless", action="store_true")
     parser.add_argument("--subset", action="store_true")
+    parser.add_argument("--update", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     try:
         failures = run(parser.parse_args())
