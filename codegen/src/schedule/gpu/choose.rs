@@ -20,9 +20,11 @@ use intwain_ir::compute::{Axis, Order};
 
 /// Elements that a thread reduces alone, at most, where they don't lie next to each other.
 const ALONE: usize = 16;
-/// The same for windows with conditions.
+/// The same for windows with conditions, where results are many.
 const WINDOW: usize = 256;
-/// The same for elements that lie next to each other.
+/// Results that make enough threads for that.
+const MANY: usize = 1 << 14;
+/// Elements that lie next to each other that a thread reduces alone, at most.
 const NEIGHBOURS: usize = 4;
 /// Teams wanted at least, so that a device is busy.
 const TEAMS: usize = 264;
@@ -165,9 +167,10 @@ fn is_flat(nest: &Nest) -> bool {
 
 /// Whether threads reduce alone: few elements, all of which differ from result to result.
 fn in_threads(nest: &Nest) -> bool {
+    let many = positions(nest, &nest.axes) >= MANY;
     let most = match direction(nest) {
         Direction::Rows => NEIGHBOURS,
-        Direction::Columns if nest.axes.last().is_some_and(|&a| window_inside(nest, a).is_some()) => WINDOW,
+        Direction::Columns if many && nest.axes.last().is_some_and(|&a| window_inside(nest, a).is_some()) => WINDOW,
         Direction::Columns => ALONE,
     };
     is_flat(nest) && reductions(nest).all(|r| positions(nest, nest.nodes[r].op.bound_axes()) <= most)

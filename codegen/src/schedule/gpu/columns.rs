@@ -5,9 +5,9 @@
 //! results meet in shared memory and are combined in the order of the threads: no atomics, the same bits in every run.
 
 use super::Launch;
+use super::accumulate::{LanesRun, accumulate, loads_along, merge_of, needed};
 use super::launch::{Arrays, Draft, digits, positions};
 use super::pointwise::{Ends, lanes};
-use super::rows::{LanesRun, accumulate, loads_along, merge_of, needed};
 use super::shape::reductions;
 use crate::schedule::loops::{Bound, Val, access_lanes};
 use crate::schedule::nest::{Nest, NodeId};

@@ -4,6 +4,7 @@
 //! kernel IR with [`Entry::Grid`](intwain_ir::kernel::Entry::Grid); [`crate::ptx`] writes them as text. Operands and
 //! results are aligned to [`ALIGNMENT`] bytes.
 
+mod accumulate;
 mod choose;
 mod columns;
 mod exchange;
