@@ -378,6 +378,39 @@ fn traffic_is_that_of_the_tiles() {
     }
 }
 
+/// The last block of a product whose left factor and result have more than 2^31 elements, of which memory holds what
+/// that block reads.
+#[test]
+fn offsets_past_two_to_the_31() {
+    let (m, n, k) = ((1 << 26) + 5, 40, 32);
+    for (dtype, precision) in [(DType::BF16, Precision::F32), (DType::F32, Precision::Tf32)] {
+        let args = [Type::new(dtype, [m, k]), Type::new(dtype, [k, n])];
+        let (c, results) = compute_of(matmul((1, 0)), &args);
+        let kernel = Gpu { precision }.schedule_tile("product", &c, &types(&args), &types(&results), &SMALL).unwrap();
+        let kernel = &kernel.launches[0].kernel;
+        let Entry::Grid { blocks, threads } = kernel.entry else { panic!("not a GPU kernel") };
+        let text = crate::ptx::module(&[kernel]).unwrap().replace("%ctaid.x", &(blocks[0] - 1).to_string());
+        // The last rows alone, as a product of their own.
+        let rows = 5;
+        let small = [Type::new(dtype, [rows, k]), args[1].clone()];
+        let (c, small_results) = compute_of(matmul((1, 0)), &small);
+        let operands = [integers(&small[0], 1), integers(&small[1], 2)];
+        let want = interp::evaluate(&c, &[&operands[0], &operands[1]], &types(&small_results));
+        let device = intwain_emulator::Device::new(&intwain_emulator::AddressSpace::default(), 0);
+        let [x, w, y] = [&args[0], &args[1], &results[0]].map(|t| device.alloc(t.bytes() as u64).unwrap());
+        device.write(x + ((m - rows) * k * dtype.size()) as u64, &operands[0].data).unwrap();
+        device.write(w, &operands[1].data).unwrap();
+        let shape =
+            intwain_emulator::Launch { grid: [1, 1, 1], block: threads, shared: kernel.buffer_offsets().1 as u32 };
+        let module = intwain_emulator::Module::parse(&text).unwrap();
+        let pointers = [x, w, y].map(intwain_emulator::Arg::U64);
+        device.launch(&module, "product", shape, &pointers).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let mut got = vec![0; want[0].data.len()];
+        device.read(y + ((m - rows) * n * dtype.size()) as u64, &mut got).unwrap();
+        assert_eq!(got, want[0].data, "{dtype}");
+    }
+}
+
 /// Few tiles and many steps: segments in one launch, what follows in another.
 #[test]
 fn long_sums_in_segments() {
