@@ -1,9 +1,9 @@
 //! Which tile computes a problem.
 
-use super::epilogue::Staging;
 use super::layout::Tile;
 use super::problem::Problem;
 use super::product::Memory;
+use super::staging::Staging;
 
 /// Bytes of shared memory that a block may have on every GPU from sm_80 on.
 const SHARED: usize = 99 << 10;

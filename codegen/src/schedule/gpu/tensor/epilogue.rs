@@ -9,130 +9,15 @@ use super::layout::{LANES, Tile, halved, low_bits, times};
 use super::place::positions_at;
 use super::problem::Problem;
 use super::product::{Accumulators, Lane};
+use super::staging::{Gather, Staging};
 use crate::schedule::gpu::launch::Draft;
 use crate::schedule::loops::{Bound, Loops, Val};
+use crate::schedule::nest::Op;
 use intwain_ir::DType;
 use intwain_ir::compute::Axis;
 use intwain_ir::kernel::{Inst, MatrixForm, Place, Reg, RegType, Stmt};
-use intwain_ir::scalar::{Binary, Compare};
+use intwain_ir::scalar::{Binary, Compare, Unary};
 use smallvec::SmallVec;
-
-/// How a warp's sums lie in shared memory: for every row, sets of four vectors, one from each lane that has sums of the
-/// row. A vector has the words of several column tiles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Staging {
-    /// Rows and columns of a warp.
-    pub(super) warp: [usize; 2],
-    /// Words of two neighbouring columns.
-    pub(super) pair: usize,
-    /// Columns that a thread takes from it at a time.
-    pub(super) width: usize,
-}
-
-impl Staging {
-    pub(super) fn new(problem: &Problem, tile: &Tile) -> Staging {
-        Staging { warp: tile.warp(), pair: problem.words_of_pair(), width: problem.width() }
-    }
-
-    /// Words of a vector: so many that every lane has something to read.
-    pub(super) fn vector(self) -> usize {
-        let least_sets = (LANES * self.width / 8 / self.warp[0]).max(1);
-        (self.warp[1] / 8 * self.pair / least_sets).min(4)
-    }
-
-    /// How vectors are read.
-    pub(super) fn gather(self) -> Gather {
-        if self.pair == 1 && self.vector() == 4 { Gather::Matrices } else { Gather::Vectors }
-    }
-
-    /// The column tile of which a vector of a set has its word `q`, or its words from `2 · q` on.
-    fn tile(self, set: usize, q: usize) -> usize {
-        match self.gather() {
-            Gather::Matrices => set * self.tiles() + q,
-            Gather::Vectors => set + q * self.sets(),
-        }
-    }
-
-    /// Sets of a row.
-    pub(super) fn sets(self) -> usize {
-        self.warp[1] / 8 * self.pair / self.vector()
-    }
-
-    /// Column tiles of a vector.
-    pub(super) fn tiles(self) -> usize {
-        self.vector() / self.pair
-    }
-
-    /// Words of a warp's part.
-    pub(super) fn words(self) -> usize {
-        self.warp[0] * self.sets() * 4 * self.vector()
-    }
-
-    /// What the vectors of a set are turned by, so that neither writing nor reading meets a bank twice.
-    #[cfg(test)]
-    pub(super) fn turn(self, row: usize, set: usize) -> usize {
-        match self.sets() {
-            1 => (row >> 1) & 3,
-            _ if self.gather() == Gather::Matrices => ((row >> 1) & 3) | ((row & 1) << 2),
-            2 => (row & 3) ^ ((row & 1) << 2),
-            _ => ((set >> 1) & 1) ^ ((row & 1) * 6),
-        }
-    }
-
-    /// First word of the vector of lane `quarter` of four, of a set of a row.
-    #[cfg(test)]
-    pub(super) fn index(self, row: usize, set: usize, quarter: usize) -> usize {
-        (row * self.sets() * 4 + ((set * 4 + quarter) ^ self.turn(row, set))) * self.vector()
-    }
-
-    /// [`Staging::index`] in registers, from word `start` on.
-    fn emit_index(self, l: &mut Loops<'_>, start: Reg, row: Reg, set: usize, quarter: Reg) -> Reg {
-        let which = l.b.index(set as i64);
-        let turn = self.emit_turn(l, row, which);
-        let before = l.b.index(set as i64 * 4);
-        let at = l.b.binary(Binary::Add, before, quarter);
-        let at = l.b.binary(Binary::Xor, at, turn);
-        let at = times(&mut l.b, at, self.vector());
-        let line = times(&mut l.b, row, self.sets() * 4 * self.vector());
-        let line = l.b.binary(Binary::Add, start, line);
-        l.b.binary(Binary::Add, line, at)
-    }
-
-    /// [`Staging::turn`] in registers.
-    fn emit_turn(self, l: &mut Loops<'_>, row: Reg, set: Reg) -> Reg {
-        match self.sets() {
-            1 => {
-                let half = halved(&mut l.b, row, 1);
-                low_bits(&mut l.b, half, 4)
-            }
-            _ if self.gather() == Gather::Matrices => {
-                let (half, odd) = (halved(&mut l.b, row, 1), low_bits(&mut l.b, row, 2));
-                let (low, high) = (low_bits(&mut l.b, half, 4), times(&mut l.b, odd, 4));
-                l.b.binary(Binary::Add, low, high)
-            }
-            2 => {
-                let (low, odd) = (low_bits(&mut l.b, row, 4), low_bits(&mut l.b, row, 2));
-                let high = times(&mut l.b, odd, 4);
-                l.b.binary(Binary::Xor, low, high)
-            }
-            _ => {
-                let (half, odd) = (halved(&mut l.b, set, 1), low_bits(&mut l.b, row, 2));
-                let (low, high) = (low_bits(&mut l.b, half, 2), times(&mut l.b, odd, 6));
-                l.b.binary(Binary::Xor, low, high)
-            }
-        }
-    }
-}
-
-/// How a thread gets neighbouring columns out of vectors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gather {
-    /// It loads the vectors of all four lanes: of every column tile in them it then has a row's columns.
-    Vectors,
-    /// `ldmatrix` takes one word of each: the vectors of eight rows are an 8 × 8 matrix, so that the lanes that get a row
-    /// have its column tiles, one each, in registers in order.
-    Matrices,
-}
 
 /// Registers of a thread that don't change from row to row.
 struct Reader {
@@ -181,21 +66,36 @@ fn vectors(
     let staging = Staging::new(problem, tile);
     let reader = Reader::new(&mut d.l, &staging, lane, start);
     let rows = staging.warp[0] / reader.rows_at_once;
-    let read: Vec<Vec<Vec<Reg>>> = (0..rows)
-        .map(|n| {
-            let offset = n * reader.rows_at_once * staging.sets() * 4 * staging.vector();
-            let vectors = reader.vectors.iter();
-            vectors.map(|&v| words(&mut d.l, memory, v, offset as i64, staging.vector())).collect()
-        })
-        .collect();
+    let step = reader.rows_at_once * staging.pitch();
     let row = d.l.b.binary(Binary::Add, origin[0], reader.row);
     let column = d.l.b.binary(Binary::Add, origin[1], reader.column);
+    let from = |q: usize| (column, (8 * staging.sets() * q) as i64);
+    if is_long(problem) {
+        for q in 0..staging.tiles() {
+            let read = |d: &mut Draft<'_>, n: Reg| {
+                let down = times(&mut d.l.b, n, step);
+                let words = reader.vectors.iter().flat_map(|&v| {
+                    let index = d.l.b.binary(Binary::Add, v, down);
+                    words(&mut d.l, memory, index, (q * staging.pair) as i64, staging.pair)
+                });
+                let words = words.collect();
+                staged(&mut d.l, problem, words)
+            };
+            looped(d, problem, tile, (row, reader.rows_at_once, rows), from(q), &read);
+        }
+        return;
+    }
+    let read: Vec<Vec<Vec<Reg>>> = (0..rows)
+        .map(|n| {
+            let vectors = reader.vectors.iter();
+            vectors.map(|&v| words(&mut d.l, memory, v, (n * step) as i64, staging.vector())).collect()
+        })
+        .collect();
     for q in 0..staging.tiles() {
-        let from = (column, (8 * staging.sets() * q) as i64);
         let part = |v: &Vec<Reg>| v[q * staging.pair..][..staging.pair].to_vec();
         let columns: Vec<Vec<Reg>> =
             read.iter().map(|vectors| staged(&mut d.l, problem, vectors.iter().flat_map(part).collect())).collect();
-        strip(d, problem, tile, (row, reader.rows_at_once), from, &columns);
+        strip(d, problem, tile, (row, reader.rows_at_once), from(q), &columns);
     }
 }
 
@@ -209,29 +109,55 @@ fn matrices(
     origin: [Reg; 2],
 ) {
     let staging = Staging::new(problem, tile);
-    let pitch = staging.sets() * 4 * staging.vector();
+    let (rows, step) = (staging.warp[0] / 8, 8 * staging.pitch());
     let (named, quarter) = (low_bits(&mut d.l.b, lane.lane, 8), halved(&mut d.l.b, lane.lane, 3));
     let (row, which) = (halved(&mut d.l.b, lane.lane, 2), low_bits(&mut d.l.b, lane.lane, 4));
     let row = d.l.b.binary(Binary::Add, origin[0], row);
     let column = times(&mut d.l.b, which, 8);
     let column = d.l.b.binary(Binary::Add, origin[1], column);
     for set in 0..staging.sets() {
-        let index = staging.emit_index(&mut d.l, start, named, set, quarter);
-        let columns: Vec<Vec<Reg>> = (0..staging.warp[0] / 8)
-            .map(|n| {
-                let words = [(); 4].map(|()| d.l.b.reg(RegType::scalar(DType::U32)));
-                d.l.b.push(Stmt::LoadMatrix {
-                    d: SmallVec::from_slice(&words),
-                    from: memory,
-                    index,
-                    offset: (8 * n * pitch) as i64,
-                    form: MatrixForm::Rows,
-                });
-                staged(&mut d.l, problem, words.to_vec())
-            })
-            .collect();
-        strip(d, problem, tile, (row, 8), (column, (8 * staging.tile(set, 0)) as i64), &columns);
+        let first = staging.emit_index(&mut d.l, start, named, set, quarter);
+        let from = (column, (8 * staging.tile(set, 0)) as i64);
+        if is_long(problem) {
+            let read = |d: &mut Draft<'_>, n: Reg| {
+                let down = times(&mut d.l.b, n, step);
+                let index = d.l.b.binary(Binary::Add, first, down);
+                matrix(&mut d.l, problem, memory, index, 0)
+            };
+            looped(d, problem, tile, (row, 8, rows), from, &read);
+        } else {
+            let read = (0..rows).map(|n| matrix(&mut d.l, problem, memory, first, (n * step) as i64));
+            let columns: Vec<Vec<Reg>> = read.collect();
+            strip(d, problem, tile, (row, 8), from, &columns);
+        }
     }
+}
+
+/// The staged values of a lane's columns out of eight rows.
+fn matrix(l: &mut Loops<'_>, problem: &Problem, from: Place, index: Reg, offset: i64) -> Vec<Reg> {
+    let words = [(); 4].map(|()| l.b.reg(RegType::scalar(DType::U32)));
+    let d = SmallVec::from_slice(&words);
+    l.b.push(Stmt::LoadMatrix { d, from, index, offset, form: MatrixForm::Rows });
+    staged(l, problem, words.to_vec())
+}
+
+/// Whether what follows the sums has so many instructions that the rows of a thread are a loop: transcendental
+/// functions and divisions.
+fn is_long(problem: &Problem) -> bool {
+    let nest = &problem.nest;
+    let mut follows = vec![false; nest.nodes.len()];
+    for (i, n) in nest.nodes.iter().enumerate() {
+        follows[i] = i == problem.cut || n.op.children().any(|c| follows[c]);
+    }
+    let long = |op: &Op| match op {
+        Op::Unary(f, _) => !matches!(
+            f,
+            Unary::Neg | Unary::Abs | Unary::Sign | Unary::Not | Unary::IsNan | Unary::IsFinite | Unary::Floor
+        ),
+        Op::Binary(f, ..) => matches!(f, Binary::Div | Binary::FloorDiv | Binary::Mod | Binary::Pow | Binary::Atan2),
+        _ => false,
+    };
+    nest.nodes.iter().zip(follows).enumerate().any(|(i, (n, f))| f && i != problem.cut && long(&n.op))
 }
 
 /// Writes a warp's sums.
@@ -246,7 +172,7 @@ fn write(
 ) {
     let (row, quarter) = (halved(&mut l.b, lane.lane, 2), low_bits(&mut l.b, lane.lane, 4));
     let dtype = problem.nest.nodes[problem.cut].dtype;
-    let pitch = staging.sets() * 4 * staging.vector();
+    let pitch = staging.pitch();
     for set in 0..staging.sets() {
         let index = staging.emit_index(l, start, row, set, quarter);
         for (i, tiles) in sums.iter().enumerate() {
@@ -303,7 +229,7 @@ impl Reader {
         let (tile, within) = (times(&mut l.b, set, 8), times(&mut l.b, part, staging.width));
         let column = l.b.binary(Binary::Add, tile, within);
         let turn = staging.emit_turn(l, row, set);
-        let line = times(&mut l.b, row, staging.sets() * 4 * staging.vector());
+        let line = times(&mut l.b, row, staging.pitch());
         let line = l.b.binary(Binary::Add, start, line);
         let (first, quarters) = (times(&mut l.b, set, 4), staging.width / 2);
         let before = times(&mut l.b, part, quarters);
@@ -363,6 +289,41 @@ fn strip(
             }
             d.l.pop_scope();
         });
+    }
+}
+
+/// [`strip`] as a loop over the rows, whose values are read in it. All lanes take part in reading.
+fn looped<'n>(
+    d: &mut Draft<'n>,
+    problem: &Problem,
+    tile: &Tile,
+    (row, step, count): (Reg, usize, usize),
+    (column, shift): (Reg, i64),
+    read: &dyn Fn(&mut Draft<'n>, Reg) -> Vec<Reg>,
+) {
+    let [m, n, ..] = problem.extents();
+    let together = problem.together();
+    for part in 0..problem.width() / together {
+        let from = (column, shift + (part * together) as i64);
+        let inside = (!n.is_multiple_of(tile.columns)).then(|| below(d, from, n));
+        let mut bounds = positions_at(&mut d.l.b, &problem.nest, &problem.columns, from);
+        widen(&mut bounds, problem, together);
+        d.l.push_limited(bounds.clone(), inside);
+        let (begin, end) = (d.l.b.index(0), d.l.b.index(count as i64));
+        let rows = d.l.b.open_loop(begin, end, 1, &[]);
+        d.l.push_scope(Vec::new());
+        let lanes = read(d, rows.var());
+        let down = times(&mut d.l.b, rows.var(), step);
+        let at = (d.l.b.binary(Binary::Add, row, down), 0);
+        let exists = (!m.is_multiple_of(tile.rows)).then(|| below(d, at, m));
+        let inside = match (inside, exists) {
+            (Some(x), Some(y)) => Some(d.l.b.binary(Binary::And, x, y)),
+            (x, y) => x.or(y),
+        };
+        d.when(inside, |d| finish(d, problem, at, &bounds, &lanes[part * together..][..together]));
+        d.l.pop_scope();
+        d.l.b.close_loop(rows, &[]);
+        d.l.pop_scope();
     }
 }
 

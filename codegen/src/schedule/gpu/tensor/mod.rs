@@ -16,6 +16,7 @@ mod place;
 mod problem;
 mod product;
 mod split;
+mod staging;
 
 #[cfg(test)]
 mod mutants;

@@ -167,7 +167,7 @@ fn staging_permutes() {
         if columns == 48 {
             continue;
         }
-        let s = epilogue::Staging { warp: [32, columns], pair, width };
+        let s = staging::Staging { warp: [32, columns], pair, width };
         let vectors =
             (0..32).flat_map(|row| (0..s.sets()).flat_map(move |set| (0..4).map(move |q| s.index(row, set, q))));
         let all: std::collections::BTreeSet<usize> = vectors.collect();
@@ -463,6 +463,27 @@ fn epilogues() {
                 assert_eq!(stats.writes_by_width[4], stats.writes_by_width.iter().sum::<u64>(), "{m} {n} {k}");
                 assert_eq!(stats.reads_by_width[4], stats.reads_by_width.iter().sum::<u64>(), "{m} {n} {k}");
             }
+        }
+    }
+}
+
+/// Long epilogues are loops.
+#[test]
+fn transcendental_epilogues() {
+    for (dtype, precision) in [(DType::BF16, Precision::F32), (DType::F32, Precision::Tf32)] {
+        for (m, n, k) in [(64, 128, 64), (50, 72, 40), (33, 10, 16), (1, 65, 24)] {
+            let args =
+                [Type::new(dtype, [m, k]), Type::new(dtype, [k, n]), Type::new(dtype, [n]), Type::new(dtype, [m, n])];
+            let (mut c, results) = compute_of(matmul((1, 0)), &args[..2]);
+            let [row, column] = [0, 1].map(|i| c.position()[i].clone());
+            let sum = c.results()[0];
+            let bias = c.load(2, &args[2], vec![column.clone()]);
+            let x = c.binary(Binary::Add, sum, bias);
+            let x = c.unary(Unary::Tanh, x);
+            let residual = c.load(3, &args[3], vec![row, column]);
+            let x = c.binary(Binary::Add, x, residual);
+            let c = c.with_results([x]);
+            exact(precision, &c, &args, &results, None);
         }
     }
 }
