@@ -117,6 +117,7 @@ fn run_changed(
     let mut both = exchanges(ends, &uses[0]).into_iter().enumerate().map(|(d, exchange)| {
         let mut device = Device::new(&space, d as u32);
         device.patience = patience;
+        device.global_races = intwain_emulator::Check::On;
         let exchange = exchange.map(|e| {
             let text = change(d, ptx::module(&[&e.kernel]).unwrap());
             (e, text)
@@ -408,6 +409,10 @@ fn mutants_are_caught() {
     assert_eq!(judge(&ends, &uses, &|_, text| text), Verdict::Unnoticed);
     let mutants: Vec<(&str, Change)> = vec![
         ("the scope of signals", Box::new(|_, text| text.replace("st.release.sys", "st.release.gpu"))),
+        ("the scope of waits", Box::new(|_, text| text.replace("ld.acquire.sys", "ld.acquire.gpu"))),
+        ("signals that release nothing", Box::new(|_, text| text.replace("st.release.sys", "st.relaxed.sys"))),
+        ("signals like any store", Box::new(|_, text| text.replace("st.release.sys.global", "st.global"))),
+        ("waits that acquire nothing", Box::new(|_, text| text.replace("ld.acquire.sys", "ld.relaxed.sys"))),
         ("sends into a slot that is not free", on(SENDER, |t| replace_nth(t, ", 2;\n", 0, ", 3;\n"))),
         ("does not wait for a free slot", on(SENDER, |t| without(t, "bra $wait", 0))),
         ("does not wait for the message", on(RECEIVER, |t| without(t, "bra $wait", 0))),
