@@ -92,7 +92,8 @@ impl Rows {
         let longest = families.iter().map(|f| f.groups).max()?;
         let widest = families.iter().map(|f| f.groups * f.width).max()?;
         let size = match widest {
-            0..=1024 => longest.div_ceil(2).next_power_of_two().min(WARP),
+            0..=512 => longest.div_ceil(2).next_power_of_two().min(WARP),
+            n @ 513..=2048 => (n / 8).next_power_of_two(),
             n => (n / 16).next_power_of_two().clamp(2 * WARP, BLOCK),
         };
         let rows_per_block = if size > WARP { 1 } else { (4 * WARP / size).min(positions(nest, &outer).max(1)) };
