@@ -1,12 +1,17 @@
 //! Contraction on tensor cores.
 //!
+//! Factors of 16 bits are multiplied as they are; factors of f32 are rounded to tf32 or bf16 where the precision says so.
+//! Sums are f32, in the order of the hardware.
+//!
 //! A block computes a tile of the result in steps along the inner extent. Asynchronous copies fill a ring of stages in
 //! shared memory ahead of the products ([`fill`]); one barrier a step separates the last readers of a stage from its
-//! next writers and publishes what has arrived. Warps read fragments, multiply, and keep f32 sums in registers
-//! ([`product`]); the sums then go through the same shared memory to whatever follows the contraction ([`epilogue`]).
+//! next writers and publishes what has arrived. Warps read fragments, multiply, and keep the sums in registers
+//! ([`product`]); those then go through the same shared memory ([`staging`]) to whatever follows the contraction
+//! ([`epilogue`]). Where a result has few tiles, its sums are made in segments ([`split`]).
 //!
 //! Factors may be addressed in any way: padded, strided and dilated windows are copies with conditions, and what can't be
-//! copied asynchronously is computed and stored. Layouts are values ([`layout`]).
+//! copied asynchronously is computed and stored ([`problem`]). Layouts are values ([`layout`]), tiles are chosen by an
+//! estimate of time ([`choose`]).
 
 mod choose;
 mod epilogue;
