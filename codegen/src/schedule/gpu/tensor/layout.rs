@@ -215,7 +215,7 @@ impl Plane {
         row * self.pitch + (word ^ (self.swizzle.term(row) * CHUNK_WORDS))
     }
 
-    /// [`Plane::index`] in registers.
+    /// Where a word of a row stands, in registers.
     pub(super) fn emit(self, b: &mut Builder, row: Reg, word: Reg) -> Reg {
         let term = self.swizzle.emit(b, row);
         let word = b.binary(Binary::Xor, word, term);
@@ -223,7 +223,7 @@ impl Plane {
         b.binary(Binary::Add, start, word)
     }
 
-    /// How [`Plane::index`] changes when `rows` and `words` are added, where no bits carry: what the index is xor-ed
+    /// How the place of a word changes when `rows` and `words` are added, where no bits carry: what the index is xor-ed
     /// with, and what is added to that.
     pub(super) fn moved(self, rows: usize, words: usize) -> (usize, usize) {
         debug_assert!(rows.is_multiple_of(self.swizzle.period()), "rows of other terms");

@@ -89,7 +89,7 @@ impl Staging {
         (row * self.sets() * 4 + ((set * 4 + quarter) ^ self.turn(row, set))) * self.vector()
     }
 
-    /// [`Staging::index`] in registers, from word `start` on.
+    /// First word of the vector of lane `quarter` of four, of a set of a row, in registers, from word `start` on.
     pub(super) fn emit_index(self, l: &mut Loops<'_>, start: Reg, row: Reg, set: usize, quarter: Reg) -> Reg {
         let which = l.b.index(set as i64);
         let turn = self.emit_turn(l, row, which);
@@ -102,7 +102,7 @@ impl Staging {
         l.b.binary(Binary::Add, line, at)
     }
 
-    /// [`Staging::turn`] in registers.
+    /// What the vectors of a set are turned by, in registers.
     pub(super) fn emit_turn(self, l: &mut Loops<'_>, row: Reg, set: Reg) -> Reg {
         match self.sets() {
             1 => {
