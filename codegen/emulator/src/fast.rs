@@ -38,8 +38,15 @@ pub(crate) enum Fast32 {
     FRcp,
     /// `cvt.rn.bf16x2.f32` of two, a high
     ToBrains,
+    /// `cvt.rn.bf16.f32`
+    ToBrain,
     /// bf16 to f32
     FromBrain,
+    /// f16 to f32
+    FromHalf,
+    /// `cvt.rna.tf32.f32`
+    ToTf32,
+    Rsqrt,
     FromSigned,
     FromUnsigned,
     Min,
@@ -134,6 +141,15 @@ macro_rules! lanes {
 #[inline(always)]
 fn canonical(v: f32) -> u32 {
     if v.is_nan() { 0x7fff_ffff } else { v.to_bits() }
+}
+
+/// An f16 as f32 bits: by scaling an f32 of the same digits, exact for all but infinities and NaN, which are put in.
+#[inline(always)]
+pub(crate) fn half_bits(bits: u32) -> u32 {
+    let digits = (bits & 0x7fff) << 13;
+    let finite = (f32::from_bits(digits) * f32::from_bits((254 - 15) << 23)).to_bits();
+    let magnitude = if bits & 0x7c00 == 0x7c00 { digits | 0x7f80_0000 } else { finite };
+    magnitude | (bits & 0x8000) << 16
 }
 
 /// An f32 rounded to bf16, to nearest even.
@@ -271,6 +287,14 @@ pub(crate) fn run32(f: Fast32, regs: &mut Regs, d: u32, src: [u32; 3], exec: u32
         Fast32::FSqrt => lanes!(file, d, src, exec, |a, _b, _c| canonical(v(a).sqrt())),
         Fast32::FRcp => lanes!(file, d, src, exec, |a, _b, _c| canonical(1.0 / v(a))),
         Fast32::ToBrains => lanes!(file, d, src, exec, |a, b, _c| brain(a) << 16 | brain(b)),
+        Fast32::ToBrain => lanes!(file, d, src, exec, |a, _b, _c| brain(a)),
+        Fast32::FromHalf => lanes!(file, d, src, exec, |a, _b, _c| canonical(v(half_bits(a & 0xffff)))),
+        Fast32::ToTf32 => {
+            lanes!(file, d, src, exec, |a, _b, _c| if v(a).is_nan() { 0x7fff_e000 } else { (a + 0x1000) & !0x1fff })
+        }
+        Fast32::Rsqrt => {
+            lanes!(file, d, src, exec, |a, _b, _c| canonical((1.0 / f64::from(v(a)).sqrt()) as f32))
+        }
         Fast32::FromBrain => lanes!(file, d, src, exec, |a, _b, _c| canonical(v(a << 16))),
         Fast32::FromSigned => lanes!(file, d, src, exec, |a, _b, _c| (a as i32 as f32).to_bits()),
         Fast32::FromUnsigned => lanes!(file, d, src, exec, |a, _b, _c| (a as f32).to_bits()),

@@ -2,7 +2,7 @@
 
 use crate::access;
 use crate::error::FaultKind;
-use crate::fast::each;
+use crate::fast::{each, half_bits};
 use crate::float::{self, Round};
 use crate::op::{Address, Fragment, Reg};
 use crate::warp::{Machine, Trouble};
@@ -51,15 +51,6 @@ pub(crate) fn load(
         m.warp.regs.set32[reg.slot as usize] = u32::MAX;
     }
     Ok(())
-}
-
-/// An f16 as f32 bits: by scaling an f32 of the same digits, exact for all but infinities and NaN, which are put in.
-#[inline(always)]
-fn half_bits(bits: u32) -> u32 {
-    let digits = (bits & 0x7fff) << 13;
-    let finite = (f32::from_bits(digits) * f32::from_bits((254 - 15) << 23)).to_bits();
-    let magnitude = if bits & 0x7c00 == 0x7c00 { digits | 0x7f80_0000 } else { finite };
-    magnitude | (bits & 0x8000) << 16
 }
 
 fn half_value(bits: u32) -> f64 {

@@ -3,7 +3,7 @@
 use crate::fast::{Fast32, Fast64};
 use crate::float::Round;
 use crate::op::{Class, Op, Reg, Shift};
-use crate::scalar::{Convert, FloatOp, IntOp, Mods, Scalar};
+use crate::scalar::{Approx, Convert, FloatOp, IntOp, Mods, Scalar};
 use crate::types::{Kind, Ty};
 
 /// Stands where an operation takes fewer than three operands.
@@ -18,6 +18,12 @@ pub(crate) fn quicken(f: Scalar, d: Reg, src: [Reg; 3]) -> Op {
         Scalar::Int(op, ty) if ty.bits == 64 => (None, wide_int(op, ty)),
         Scalar::Float(op, ty, m) if ty == Ty::F32 && plain(m) => (narrow_float(op), None),
         Scalar::Float(op, ty, m) if ty == Ty::F64 && plain(m) => (None, wide_float(op)),
+        Scalar::Approx(Approx::Rsqrt, Ty::F32, m) if plain(m) => (Some(Fast32::Rsqrt), None),
+        Scalar::Convert(Convert { to, from: Ty::F32, mods, integral: false })
+            if to.kind == Kind::Tf32 && plain(Mods { round: Round::Nearest, ..mods }) && mods.round == Round::Away =>
+        {
+            (Some(Fast32::ToTf32), None)
+        }
         Scalar::Convert(convert) if plain(convert.mods) && !convert.integral => (conversion(convert), None),
         _ => (None, None),
     };
@@ -116,7 +122,9 @@ fn wide_float(op: FloatOp) -> Option<Fast64> {
 fn conversion(c: Convert) -> Option<Fast32> {
     Some(match (c.to, c.from) {
         (Ty { packed: true, kind: Kind::Brain, .. }, Ty::F32) => Fast32::ToBrains,
+        (Ty::BF16, Ty::F32) => Fast32::ToBrain,
         (Ty::F32, Ty::BF16) => Fast32::FromBrain,
+        (Ty::F32, Ty::F16) => Fast32::FromHalf,
         (Ty::F32, Ty { kind: Kind::Signed, bits: 32, packed: false }) => Fast32::FromSigned,
         (Ty::F32, Ty::U32) => Fast32::FromUnsigned,
         _ => return None,

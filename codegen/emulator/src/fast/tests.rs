@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::float::Round;
-use crate::scalar::{Convert, FloatOp, IntOp, Mods, Scalar};
+use crate::scalar::{Approx, Convert, FloatOp, IntOp, Mods, Scalar};
 use crate::types::{Kind, Ty};
 
 const MODS: Mods = Mods { round: Round::Nearest, flush: false, saturate: false, relu: false };
@@ -45,6 +45,8 @@ fn fast_and_scalar_definitions_agree() {
     let (signed, unsigned) = (Ty::new(Kind::Signed, 32), Ty::U32);
     let float = |op| Scalar::Float(op, Ty::F32, MODS);
     let convert = |to, from| Scalar::Convert(Convert { to, from, mods: MODS, integral: false });
+    let mods = Mods { round: Round::Away, ..MODS };
+    let away = Scalar::Convert(Convert { to: Ty::new(Kind::Tf32, 32), from: Ty::F32, mods, integral: false });
     let table = [
         (Fast32::Add, Scalar::Int(IntOp::Add, unsigned)),
         (Fast32::Sub, Scalar::Int(IntOp::Sub, unsigned)),
@@ -74,7 +76,11 @@ fn fast_and_scalar_definitions_agree() {
         (Fast32::FSqrt, float(FloatOp::Sqrt)),
         (Fast32::FRcp, float(FloatOp::Rcp)),
         (Fast32::ToBrains, convert(Ty { packed: true, ..Ty::BF16 }, Ty::F32)),
+        (Fast32::ToBrain, convert(Ty::BF16, Ty::F32)),
         (Fast32::FromBrain, convert(Ty::F32, Ty::BF16)),
+        (Fast32::FromHalf, convert(Ty::F32, Ty::F16)),
+        (Fast32::ToTf32, away),
+        (Fast32::Rsqrt, Scalar::Approx(Approx::Rsqrt, Ty::F32, MODS)),
         (Fast32::FromSigned, convert(Ty::F32, signed)),
         (Fast32::FromUnsigned, convert(Ty::F32, unsigned)),
         (Fast32::Min, Scalar::Int(IntOp::Min, unsigned)),
