@@ -156,20 +156,17 @@ fn finish(
     let nest = d.l.nest;
     let mut partials: Vec<Vec<Partials>> = Vec::new();
     let mut leads = exists;
-    let width = d.l.b.index(c.width as i64);
-    let column = d.l.b.binary(Binary::Mul, x, width);
     let row = (c.across * c.width) as i64;
     if c.share > 1 {
         let size = d.l.b.index(row);
         let at = d.l.b.binary(Binary::Mul, y, size);
-        let at = d.l.b.binary(Binary::Add, at, column);
         for (_, accs) in &sums {
             let mut places = Vec::new();
             for part in 0..accs[0].len() {
                 let regs: Vec<Reg> = accs.iter().map(|a| a[part]).collect();
                 let dtype = d.l.b.ty(regs[0]).dtype;
                 let place = d.l.b.buffer(dtype, c.share * row as usize);
-                put(d, place, at, &regs);
+                put(d, c, place, (at, x), &regs);
                 places.push(Partials { place, dtype });
             }
             partials.push(places);
@@ -187,8 +184,7 @@ fn finish(
         for (i, (r, accs)) in sums.iter_mut().enumerate() {
             let merge = merge_of(nest, *r);
             for other in 1..if partials.is_empty() { 1 } else { c.share } {
-                let parts: Vec<Vec<Reg>> =
-                    partials[i].iter().map(|p| get(d, p, column, other as i64 * row, c.width)).collect();
+                let parts: Vec<Vec<Reg>> = partials[i].iter().map(|p| get(d, c, p, x, other as i64 * row)).collect();
                 for (lane, acc) in accs.iter_mut().enumerate() {
                     let theirs: Vec<Reg> = parts.iter().map(|p| p[lane]).collect();
                     *acc = merge.combine(&mut d.l.b, acc, &theirs);
@@ -202,24 +198,30 @@ fn finish(
     });
 }
 
-/// Writes neighbouring elements to shared memory.
-fn put(d: &mut Draft<'_>, place: Place, at: Reg, regs: &[Reg]) {
+/// Writes a thread's partial results to shared memory, groups of 16 bytes beside those of its neighbours. `at` is where
+/// the thread's row begins.
+fn put(d: &mut Draft<'_>, c: Columns, place: Place, (at, x): (Reg, Reg), regs: &[Reg]) {
     let dtype = d.l.b.ty(regs[0]).dtype;
     let n = access_lanes(dtype, regs.len(), regs.len() as i64);
+    let size = d.l.b.index(n as i64);
+    let own = d.l.b.binary(Binary::Mul, x, size);
+    let at = d.l.b.binary(Binary::Add, at, own);
     for (i, lanes) in regs.chunks(n).enumerate() {
         let ty = RegType { dtype, lanes: n as u8 };
         let value = if n == 1 { lanes[0] } else { d.l.b.inst(ty, Inst::Pack(lanes.iter().copied().collect())) };
-        d.l.b.store(place, at, (i * n) as i64, value);
+        d.l.b.store(place, at, (i * n * c.across) as i64, value);
     }
 }
 
-/// Reads neighbouring elements from shared memory.
-fn get(d: &mut Draft<'_>, from: &Partials, at: Reg, offset: i64, width: usize) -> Vec<Reg> {
-    let n = access_lanes(from.dtype, width, width as i64);
+/// Reads partial results of the thread's column from the row that begins at `offset`.
+fn get(d: &mut Draft<'_>, c: Columns, from: &Partials, x: Reg, offset: i64) -> Vec<Reg> {
+    let n = access_lanes(from.dtype, c.width, c.width as i64);
     let ty = RegType::scalar(from.dtype);
+    let size = d.l.b.index(n as i64);
+    let own = d.l.b.binary(Binary::Mul, x, size);
     let mut regs = Vec::new();
-    for i in (0..width).step_by(n) {
-        let v = d.l.b.load(from.place, at, offset + i as i64, n as u8);
+    for i in 0..c.width / n {
+        let v = d.l.b.load(from.place, own, offset + (i * n * c.across) as i64, n as u8);
         match n {
             1 => regs.push(v),
             _ => regs.extend((0..n as u8).map(|lane| d.l.b.inst(ty, Inst::Extract(v, lane)))),

@@ -101,7 +101,8 @@ pub(super) fn launch(name: &str, nest: &Nest, arrays: &Arrays, t: &Transposed) -
     let outer = digits(&mut d.l.b, nest, rest, &t.outer, 1);
     d.l.push_scope(outer);
     let dtypes: Vec<DType> = t.loads.iter().map(|&n| nest.nodes[n].dtype).collect();
-    let places: Vec<Place> = dtypes.iter().map(|&d2| d.l.b.buffer(d2, SIDE * SQUARES * PITCH)).collect();
+    let places: Vec<Place> =
+        dtypes.iter().map(|&dtype| d.l.b.buffer(dtype, SIDE * SQUARES * PITCH * slot(dtype))).collect();
     fill(&mut d, t, &places, (p, q), read);
     d.l.b.push(Stmt::Barrier);
     drain(&mut d, t, &places, (p, q), write);
@@ -156,19 +157,26 @@ fn fill(d: &mut Draft<'_>, t: &Transposed, places: &[Place], (p, q): (Reg, Reg),
         loaded.push((row, values));
     }
     for (row, values) in loaded {
-        let at = element(d, row, first);
         for (v, &place) in values.iter().zip(places) {
-            v.regs.iter().enumerate().for_each(|(i, &r)| d.l.b.store(place, at, i as i64, r));
+            let (at, slot) = element(d, place, row, first);
+            v.regs.iter().enumerate().for_each(|(i, &r)| d.l.b.store(place, at, (i * slot) as i64, r));
         }
     }
 }
 
-/// Position in shared memory.
-fn element(d: &mut Draft<'_>, row: Reg, column: Reg) -> Reg {
+/// Elements that make a word of a bank: short ones have a word each.
+fn slot(dtype: DType) -> usize {
+    (4 / dtype.size()).max(1)
+}
+
+/// Position in shared memory, and how far apart neighbouring elements are.
+fn element(d: &mut Draft<'_>, place: Place, row: Reg, column: Reg) -> (Reg, usize) {
     let b = &mut d.l.b;
-    let pitch = b.index(PITCH as i64);
+    let slot = slot(b.place_type(place));
+    let (pitch, each) = (b.index(PITCH as i64), b.index(slot as i64));
     let begin = b.binary(Binary::Mul, row, pitch);
-    b.binary(Binary::Add, begin, column)
+    let at = b.binary(Binary::Add, begin, column);
+    (b.binary(Binary::Mul, at, each), slot)
 }
 
 /// Computes and writes the results.
@@ -183,9 +191,9 @@ fn drain(d: &mut Draft<'_>, t: &Transposed, places: &[Place], (p, q): (Reg, Reg)
         let (x, y) = (b.binary(Binary::Add, p, line), b.binary(Binary::Add, q, column));
         let (bounds, inside) = position(d, t, (x, 1), (y, width));
         d.l.push_limited(bounds, inside);
-        let at = element(d, column, line);
         for (&n, &place) in t.loads.iter().zip(places) {
-            let regs = (0..width).map(|i| d.l.b.load(place, at, (i * PITCH) as i64, 1)).collect();
+            let (at, slot) = element(d, place, column, line);
+            let regs = (0..width).map(|i| d.l.b.load(place, at, (i * PITCH * slot) as i64, 1)).collect();
             d.l.define(n, Val { regs, lanes: 1 });
         }
         d.when(inside, |d| d.elements(width));

@@ -43,6 +43,8 @@ fn schedule(which: Which, name: &str, compute: &Compute, operands: &[Type], resu
 struct Done {
     read: u64,
     written: u64,
+    /// Passes over shared memory that only bank conflicts cause.
+    conflicts: u64,
     schedule: &'static str,
     launches: usize,
 }
@@ -80,6 +82,7 @@ fn compare(k: &GpuKernel, compute: &Compute, args: &[Tensor], results: &[Type], 
     Done {
         read: out.stats.iter().map(|s| s.global_read).sum(),
         written: out.stats.iter().map(|s| s.global_written).sum(),
+        conflicts: out.stats.iter().map(|s| s.shared_conflicts).sum(),
         schedule: k.schedule,
         launches: k.launches.len(),
     }
@@ -105,7 +108,8 @@ fn bytes(op: impl Into<Op>, args: &[Type]) -> u64 {
     args.iter().chain(&results).map(|t| t.bytes() as u64).sum()
 }
 
-/// An operation whose fast schedule has this name and number of launches and moves few bytes more than it must.
+/// An operation whose fast schedule has this name and number of launches and moves few bytes more than it must, without
+/// bank conflicts.
 fn check_traffic(op: impl Into<Op>, args: &[Type], bound: f64, schedule: &str, launches: usize) {
     let op = op.into();
     let (c, results) = compute_of(op.clone(), args);
@@ -113,6 +117,7 @@ fn check_traffic(op: impl Into<Op>, args: &[Type], bound: f64, schedule: &str, l
     let what = format!("{op:?} of {args:?}");
     let done = check(Which::Fast, &c, &tensors, &results, bound, &what);
     assert_eq!((done.schedule, done.launches), (schedule, launches), "{what}");
+    assert_eq!(done.conflicts, 0, "{what}: bank conflicts");
     let (moved, needed) = (done.read + done.written, bytes(op, args));
     assert!(moved * 10 <= needed * 11, "{what}: {moved} bytes moved, {needed} needed");
 }
