@@ -11,7 +11,7 @@
 //!
 //! Factors may be addressed in any way: padded, strided and dilated windows are copies with conditions, and what can't be
 //! copied asynchronously is computed and stored ([`problem`]). Layouts are values ([`layout`]), tiles are chosen by an
-//! estimate of time ([`choose`]).
+//! estimate of time ([`choose`](mod@choose)).
 
 mod choose;
 mod epilogue;
