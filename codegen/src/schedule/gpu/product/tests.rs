@@ -461,3 +461,39 @@ fn mutants_are_caught() {
     };
     assert!(!right(run(&shorter)), "an element of the next tile is missing");
 }
+
+/// Products and convolutions of many extents, the same in every run.
+#[test]
+fn varied_extents() {
+    let mut state = 7u64;
+    let mut draw = |low: usize, high: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        low + (state >> 33) as usize % (high - low + 1)
+    };
+    for case in 0..24 {
+        let (b, m, k, n) = (draw(1, 3), draw(1, 150), draw(1, 70), draw(1, 150));
+        let (left, right) = (draw(0, 1), draw(0, 1));
+        let shape = |turned: usize, x: usize, y: usize| if turned == 1 { [b, y, x] } else { [b, x, y] };
+        let op = ops::Contract { batch: vec![(0, 0)], contract: vec![(2 - left, 1 + right)] };
+        let args = [f32s(&shape(left, m, k)), f32s(&shape(right, k, n))];
+        let (product, results) = compute_of(op, &args);
+        let (fused, more) = with_epilogue(&product, 2, &results[0]);
+        let all: Vec<Type> = args.iter().chain(&more).cloned().collect();
+        let nest = Nest::new(&fused, &all.iter().collect::<Vec<_>>());
+        if recognise(&nest, 4).is_some_and(|p| p.has_tiles()) {
+            check(&fused, &all, &results, &format!("case {case}: {b} {m} {k} {n}"));
+        }
+        let (size, channels, filters) = (draw(3, 9), draw(1, 20), draw(4, 40));
+        let kernel = [draw(1, 3), draw(1, 3)];
+        let conv = ops::Conv {
+            stride: vec![draw(1, 2), draw(1, 3)],
+            pads: vec![(draw(0, 2) as i64, draw(0, 3) as i64 - 1), (draw(0, 2) as i64, draw(0, 2) as i64)],
+            input_dilation: vec![draw(1, 2), draw(1, 3)],
+            kernel_dilation: vec![draw(1, 2), 1],
+            groups: 1,
+            batch_groups: 1,
+        };
+        let args = [f32s(&[b, size, size + 1, channels]), f32s(&[kernel[0], kernel[1], channels, filters])];
+        check_op(conv, &args);
+    }
+}
