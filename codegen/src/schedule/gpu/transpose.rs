@@ -1,9 +1,9 @@
 //! The transposing schedule: what is read along one axis and written along another goes through shared memory.
 //!
-//! A block has a tile of 32 positions of the axis that is read by 64 of the axis that is written. Its threads first
-//! read the tile along the one, groups of 16 bytes where addresses allow, all loads before the first is stored; then
-//! they compute and write the results along the other. Rows of the tile in shared memory are one element apart more
-//! than they are long, so that neither way round two threads of a warp meet in a bank.
+//! A block has a tile of 32 positions of the axis that is read by 64 of the axis that is written (half as many of 8
+//! bytes). Its threads first read the tile along the one, groups of 16 bytes where addresses allow, all loads before the
+//! first is stored; then they compute and write the results along the other. Rows of the tile in shared memory are one
+//! element apart more than they are long, so that neither way round two threads of a warp meet in a bank.
 
 use super::Launch;
 use super::launch::{Arrays, Draft, digits, positions};
@@ -18,12 +18,8 @@ use intwain_ir::scalar::Binary;
 
 /// Threads of a block.
 const THREADS: usize = 256;
-/// Side of a square.
-const SIDE: usize = 32;
 /// Squares of a tile, along the axis that is written.
 const SQUARES: usize = 2;
-/// Distance of rows in shared memory.
-const PITCH: usize = SIDE + 1;
 /// Least extent of both axes: below, most of a tile would be idle.
 const LEAST: usize = 16;
 /// Most loads that go through shared memory.
@@ -40,6 +36,8 @@ pub(super) struct Transposed {
     written: Axis,
     /// The others.
     outer: Vec<Axis>,
+    /// Side of a square: as many elements as there are banks for.
+    side: usize,
 }
 
 impl Transposed {
@@ -64,7 +62,19 @@ impl Transposed {
         let read = read?;
         let fits = nest.extent(written) >= LEAST && loads.len() <= MOST;
         let outer = nest.axes.iter().copied().filter(|a| *a != read && *a != written).collect();
-        fits.then_some(Transposed { loads, read, written, outer })
+        let widest = loads.iter().map(|&n| nest.nodes[n].dtype.size()).max()?;
+        let side = if widest > 4 { 16 } else { 32 };
+        fits.then_some(Transposed { loads, read, written, outer, side })
+    }
+
+    /// Distance of rows in shared memory.
+    fn pitch(&self) -> usize {
+        self.side + 1
+    }
+
+    /// Rows of a tile.
+    fn rows(&self) -> usize {
+        self.side * SQUARES
     }
 
     /// Neighbouring positions that a thread reads.
@@ -86,7 +96,7 @@ impl Transposed {
 pub(super) fn launch(name: &str, nest: &Nest, arrays: &Arrays, t: &Transposed) -> Launch {
     let stores: Vec<DType> = arrays.results.iter().map(|a| a.dtype).collect();
     let (read, write) = (t.read_width(nest), lanes(nest, t.written, &stores, Ends::Whole));
-    let tiles = [nest.extent(t.read).div_ceil(SIDE), nest.extent(t.written).div_ceil(SIDE * SQUARES)];
+    let tiles = [nest.extent(t.read).div_ceil(t.side), nest.extent(t.written).div_ceil(t.rows())];
     let blocks = positions(nest, &t.outer) * tiles[0] * tiles[1];
     let mut d = Draft::new(name, nest, arrays, blocks, THREADS as u32);
     let block = d.block();
@@ -96,13 +106,13 @@ pub(super) fn launch(name: &str, nest: &Nest, arrays: &Arrays, t: &Transposed) -
     let rest = b.binary(Binary::FloorDiv, block, across);
     let row = b.binary(Binary::Mod, rest, down);
     let rest = b.binary(Binary::FloorDiv, rest, down);
-    let [side, height] = [SIDE, SIDE * SQUARES].map(|n| b.index(n as i64));
+    let [side, height] = [t.side, t.rows()].map(|n| b.index(n as i64));
     let (p, q) = (b.binary(Binary::Mul, column, side), b.binary(Binary::Mul, row, height));
     let outer = digits(&mut d.l.b, nest, rest, &t.outer, 1);
     d.l.push_scope(outer);
     let dtypes: Vec<DType> = t.loads.iter().map(|&n| nest.nodes[n].dtype).collect();
     let places: Vec<Place> =
-        dtypes.iter().map(|&dtype| d.l.b.buffer(dtype, SIDE * SQUARES * PITCH * slot(dtype))).collect();
+        dtypes.iter().map(|&dtype| d.l.b.buffer(dtype, t.rows() * t.pitch() * slot(dtype))).collect();
     fill(&mut d, t, &places, (p, q), read);
     d.l.b.push(Stmt::Barrier);
     drain(&mut d, t, &places, (p, q), write);
@@ -112,15 +122,15 @@ pub(super) fn launch(name: &str, nest: &Nest, arrays: &Arrays, t: &Transposed) -
 
 /// Where a thread is in the passes over a tile whose rows are taken `width` elements at a time: the first element of
 /// its group in a row of a square, and the rows it has.
-fn passes(d: &mut Draft<'_>, width: usize) -> (Reg, Vec<Reg>) {
-    let across = SIDE / width;
+fn passes(d: &mut Draft<'_>, t: &Transposed, width: usize) -> (Reg, Vec<Reg>) {
+    let across = t.side / width;
     let thread = d.thread();
     let b = &mut d.l.b;
     let (n, w) = (b.index(across as i64), b.index(width as i64));
     let group = b.binary(Binary::Mod, thread, n);
     let (first, row) = (b.binary(Binary::Mul, group, w), b.binary(Binary::FloorDiv, thread, n));
     let rows = THREADS / across;
-    let each = (0..SIDE * SQUARES).step_by(rows).map(|i| {
+    let each = (0..t.rows()).step_by(rows).map(|i| {
         let i = b.index(i as i64);
         b.binary(Binary::Add, row, i)
     });
@@ -132,7 +142,7 @@ fn position(d: &mut Draft<'_>, t: &Transposed, p: (Reg, usize), q: (Reg, usize))
     let nest = d.l.nest;
     let mut bounds = Vec::new();
     let mut inside: Option<Reg> = None;
-    for (axis, (base, width), unit) in [(t.read, p, SIDE), (t.written, q, SIDE * SQUARES)] {
+    for (axis, (base, width), unit) in [(t.read, p, t.side), (t.written, q, t.rows())] {
         let extent = nest.extent(axis);
         let bound = Bound::lanes(base, width, (0, extent as i64 - 1)).multiple_of(width as i64);
         bounds.push((axis, bound));
@@ -145,7 +155,7 @@ fn position(d: &mut Draft<'_>, t: &Transposed, p: (Reg, usize), q: (Reg, usize))
 
 /// Reads the tile.
 fn fill(d: &mut Draft<'_>, t: &Transposed, places: &[Place], (p, q): (Reg, Reg), width: usize) {
-    let (first, rows) = passes(d, width);
+    let (first, rows) = passes(d, t, width);
     let mut loaded = Vec::new();
     for row in rows {
         let b = &mut d.l.b;
@@ -158,7 +168,7 @@ fn fill(d: &mut Draft<'_>, t: &Transposed, places: &[Place], (p, q): (Reg, Reg),
     }
     for (row, values) in loaded {
         for (v, &place) in values.iter().zip(places) {
-            let (at, slot) = element(d, place, row, first);
+            let (at, slot) = element(d, t, place, row, first);
             v.regs.iter().enumerate().for_each(|(i, &r)| d.l.b.store(place, at, (i * slot) as i64, r));
         }
     }
@@ -170,10 +180,10 @@ fn slot(dtype: DType) -> usize {
 }
 
 /// Position in shared memory, and how far apart neighbouring elements are.
-fn element(d: &mut Draft<'_>, place: Place, row: Reg, column: Reg) -> (Reg, usize) {
+fn element(d: &mut Draft<'_>, t: &Transposed, place: Place, row: Reg, column: Reg) -> (Reg, usize) {
     let b = &mut d.l.b;
     let slot = slot(b.place_type(place));
-    let (pitch, each) = (b.index(PITCH as i64), b.index(slot as i64));
+    let (pitch, each) = (b.index(t.pitch() as i64), b.index(slot as i64));
     let begin = b.binary(Binary::Mul, row, pitch);
     let at = b.binary(Binary::Add, begin, column);
     (b.binary(Binary::Mul, at, each), slot)
@@ -181,10 +191,10 @@ fn element(d: &mut Draft<'_>, place: Place, row: Reg, column: Reg) -> (Reg, usiz
 
 /// Computes and writes the results.
 fn drain(d: &mut Draft<'_>, t: &Transposed, places: &[Place], (p, q): (Reg, Reg), width: usize) {
-    let (first, rows) = passes(d, width);
+    let (first, rows) = passes(d, t, width);
     for row in rows {
         let b = &mut d.l.b;
-        let side = b.index(SIDE as i64);
+        let side = b.index(t.side as i64);
         let (square, line) = (b.binary(Binary::FloorDiv, row, side), b.binary(Binary::Mod, row, side));
         let begin = b.binary(Binary::Mul, square, side);
         let column = b.binary(Binary::Add, begin, first);
@@ -192,8 +202,8 @@ fn drain(d: &mut Draft<'_>, t: &Transposed, places: &[Place], (p, q): (Reg, Reg)
         let (bounds, inside) = position(d, t, (x, 1), (y, width));
         d.l.push_limited(bounds, inside);
         for (&n, &place) in t.loads.iter().zip(places) {
-            let (at, slot) = element(d, place, column, line);
-            let regs = (0..width).map(|i| d.l.b.load(place, at, (i * PITCH * slot) as i64, 1)).collect();
+            let (at, slot) = element(d, t, place, column, line);
+            let regs = (0..width).map(|i| d.l.b.load(place, at, (i * t.pitch() * slot) as i64, 1)).collect();
             d.l.define(n, Val { regs, lanes: 1 });
         }
         d.when(inside, |d| d.elements(width));

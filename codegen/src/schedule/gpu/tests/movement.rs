@@ -1,6 +1,6 @@
 //! Pointwise work, movement, windows and transposition.
 
-use super::{Which, check, check_fast, check_op, check_traffic, f32s, tensor};
+use super::{Which, check, check_op, check_traffic, f32s, tensor};
 use intwain_ir::compute::Compute;
 use intwain_ir::scalar::{Binary, Reduce, Unary};
 use intwain_ir::{DType, Type, ops};
@@ -56,7 +56,7 @@ fn windows() {
                 dilation: vec![1, 1],
                 input_dilation: vec![1, 1],
             };
-            check_op(op, &[f32s(&shape)], 0.0);
+            check_op(op, &[f32s(&shape)], 1e-6);
         }
         let channels = shape[3];
         let depthwise = ops::Conv {
@@ -95,10 +95,9 @@ fn transposition_moves_groups_both_ways() {
         (&[2, 12, 3, 8], &[0, 2, 1, 3], "pointwise"),
         (&[66000, 3], &[1, 0], "pointwise"),
     ] {
-        for d in [DType::F32, DType::BF16, DType::I8, DType::I32] {
+        for d in [DType::F32, DType::BF16, DType::I8, DType::F64] {
             check_traffic(transpose(perm), &[Type::new(d, shape)], 0.0, schedule, 1);
         }
-        check_fast(transpose(perm), &[Type::new(DType::F64, shape)], 0.0);
     }
     // y = x^T · z + x^T, read along both.
     let (x, z) = (f32s(&[40, 72]), f32s(&[72, 40]));
