@@ -12,6 +12,10 @@ fn list(values: &[Value]) -> String {
     format!("{{{}}}", values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
 }
 
+/// Looks at a flag before a kernel gives up. A look takes about a microsecond where the flag is in the device's own memory:
+/// some minutes in all, longer than any peer computes.
+const PATIENCE: i32 = 1 << 28;
+
 impl Emitter<'_> {
     /// The value of another lane of the warp.
     pub(super) fn shuffle(&mut self, how: Shuffle, x: Value) -> Value {
@@ -146,16 +150,21 @@ impl Emitter<'_> {
         self.t.line(&address.with(&[v]), format_args!("st.release.sys.global.u32 {address}, {v};"));
     }
 
-    /// Waits until a flag has reached a value, as numbers that wrap.
+    /// Waits until a flag has reached a value, as numbers that wrap; traps when it never seems to, so that a device whose
+    /// peer has failed ends too.
     pub(super) fn wait_for(&mut self, from: Place, index: Reg, value: Reg) {
         let address = self.address(from, index, 0);
         let wanted = self.value(value);
         let again = self.t.label("wait");
-        let seen = self.t.fresh(Class::Int);
+        let (seen, looks) = (self.t.fresh(Class::Int), self.t.fresh(Class::Int));
+        self.t.line(&[], format_args!("mov.u32 {looks}, 0;"));
         self.t.mark(&again);
         self.t.line(&address.uses(), format_args!("ld.acquire.sys.global.u32 {seen}, {address};"));
         let ahead = self.t.op(Class::Int, "sub.s32", &[seen, wanted]);
         let early = self.t.op(Class::Pred, "setp.lt.s32", &[ahead, int(0)]);
+        self.t.line(&[looks], format_args!("add.u32 {looks}, {looks}, 1;"));
+        let tired = self.t.op(Class::Pred, "setp.gt.and.u32", &[looks, int(PATIENCE), early]);
+        self.t.line(&[tired], format_args!("@{tired} trap;"));
         self.t.jump_if(early, When::True, Agreement::Divergent, &again);
     }
 }
