@@ -6,7 +6,8 @@
 use intwain::build::{self, Request};
 use intwain::verify::{self, VerifyOptions};
 use intwain::{
-    Catalogue, DeviceKind, Devices, Model, ModelOptions, ProgramDir, ProgramSession, Session, SessionOptions, Strategy,
+    Catalogue, DeviceKind, Devices, HostOptions, Model, ModelOptions, ProgramDir, ProgramSession, Session,
+    SessionOptions, Strategy,
 };
 use intwain::{Tensor, Timings};
 use std::collections::BTreeMap;
@@ -64,7 +65,7 @@ pub fn explore(folder: &Path) -> Result<Findings, Box<dyn Error>> {
     let program = folder.join("two_tower");
     build::write(&program, &model, &cpus, &[], &mut timings)?;
     let dir = ProgramDir::open(&program)?;
-    let from_program = ProgramSession::new(&dir, &dir.cpus(), None)?.run(&inputs)?;
+    let from_program = ProgramSession::new(&dir, &dir.cpus(), HostOptions::default())?.run(&inputs)?;
 
     Ok(Findings {
         strategy: plan.strategy,

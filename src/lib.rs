@@ -44,5 +44,5 @@ pub use intwain_passes::hardware::{Catalogue, Hardware, HardwareError};
 pub use intwain_passes::place::Strategy;
 pub use model::{Model, ModelError, ModelOptions};
 pub use program::{ProgramDir, ProgramError, ProgramSession};
-pub use runtime::{DeviceKind, Devices};
+pub use runtime::{DeviceKind, Devices, Effects, HostOptions};
 pub use session::{Fallback, RunError, Session, SessionOptions};

@@ -5,7 +5,9 @@ use crate::driver::{self, CompileError, Compiled};
 use crate::kernels;
 use crate::lookups::{self, Lookup};
 use crate::model::{Model, ModelError};
-use crate::runtime::{self, Call, DeviceError, DeviceKind, Devices, Engines, LoadError, OpenError, Variant};
+use crate::runtime::{
+    self, Call, DeviceError, DeviceKind, Devices, Effects, Engines, HostOptions, LoadError, OpenError, Variant,
+};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::{Graph, Param, ParamKind, Rows, Shape, Tensor, Type};
 use intwain_passes::Timings;
@@ -27,6 +29,8 @@ pub struct SessionOptions {
     pub devices: Devices,
     /// Threads per CPU device; `None`: the machine's cores divided by the devices.
     pub threads: Option<usize>,
+    /// When asynchronous copies of `ptx` devices happen.
+    pub effects: Effects,
     /// How GPUs round the factors of products.
     pub precision: Precision,
     /// What programs are planned for; `None`: what the devices are, or stand for.
@@ -113,7 +117,8 @@ pub struct Session<'m> {
 impl<'m> Session<'m> {
     /// Opens the devices. Programs are compiled when inputs come.
     pub fn new(model: &'m Model, options: SessionOptions) -> Result<Session<'m>, RunError> {
-        let engines = Engines::open(&options.devices, options.precision, options.threads)?;
+        let host = HostOptions { threads: options.threads, effects: options.effects };
+        let engines = Engines::open(&options.devices, options.precision, host)?;
         let signature = model.graph(1)?;
         let lookups = lookups::find(&signature);
         let (variants, pieces, timings) = (Vec::new(), BTreeMap::new(), Timings::default());

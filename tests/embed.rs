@@ -8,8 +8,8 @@ mod embed;
 
 use intwain::build::{self, Request};
 use intwain::{
-    Catalogue, Model, ModelOptions, Precision, ProgramDir, ProgramSession, Session, SessionOptions, Strategy, Tensor,
-    Timings,
+    Catalogue, HostOptions, Model, ModelOptions, Precision, ProgramDir, ProgramSession, Session, SessionOptions,
+    Strategy, Tensor, Timings,
 };
 use intwain_ir::interp;
 use std::collections::BTreeMap;
@@ -75,7 +75,10 @@ fn variants_of_a_program_may_use_unlike_numbers_of_devices() {
         let path = folder.path().join(i.to_string());
         intwain::program::write(&path, &model, (&hardware, Precision::F32), &variants, None).unwrap();
         let dir = ProgramDir::open(&path).unwrap();
-        let found = ProgramSession::new(&dir, &dir.cpus(), Some(1)).unwrap().run(&inputs).unwrap();
+        let found = ProgramSession::new(&dir, &dir.cpus(), HostOptions { threads: Some(1), ..HostOptions::default() })
+            .unwrap()
+            .run(&inputs)
+            .unwrap();
         assert_eq!(found, whole);
     }
 }

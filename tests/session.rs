@@ -4,7 +4,8 @@
 
 use intwain::build::{self, Request};
 use intwain::{
-    Catalogue, DeviceKind, Devices, Model, ModelOptions, ProgramDir, ProgramSession, RunError, Session, SessionOptions,
+    Catalogue, DeviceKind, Devices, HostOptions, Model, ModelOptions, ProgramDir, ProgramSession, RunError, Session,
+    SessionOptions,
 };
 use intwain::{Shape, Strategy, Tensor, Timings};
 use intwain_ir::{ParamKind, interp};
@@ -151,7 +152,8 @@ fn a_program_without_a_row_axis_takes_its_own_extents_only() {
     let m = model(&layers, &["x", "y"], &["d", "e"]);
     let folder = tempfile::tempdir().unwrap();
     let dir = compiled(&m, 3, folder.path());
-    let mut session = ProgramSession::new(&dir, &dir.cpus(), Some(1)).unwrap();
+    let mut session =
+        ProgramSession::new(&dir, &dir.cpus(), HostOptions { threads: Some(1), ..HostOptions::default() }).unwrap();
     let inputs = named(&[("x", numbers([4, 6])), ("y", numbers([3, 2]))]);
     let found: Vec<Tensor> = session.run(&inputs).unwrap().into_iter().map(|o| o.1).collect();
     assert_eq!(found, expected(&m, 3, &inputs));
@@ -173,7 +175,8 @@ fn positions_that_a_table_lacks_are_refused_by_programs_too() {
     let folder = tempfile::tempdir().unwrap();
     let dir = compiled(&m, 2, folder.path());
     let at = |v: &[f32]| named(&[("x", Tensor::from_f32([2, 2], v))]);
-    let mut programs = ProgramSession::new(&dir, &dir.cpus(), Some(1)).unwrap();
+    let mut programs =
+        ProgramSession::new(&dir, &dir.cpus(), HostOptions { threads: Some(1), ..HostOptions::default() }).unwrap();
     let mut models = Session::new(&m, on(1, None)).unwrap();
     assert_eq!(programs.run(&at(&[0.0, 4.0, 1.0, 2.0])).unwrap(), models.run(&at(&[0.0, 4.0, 1.0, 2.0])).unwrap());
     for bad in [5.0, -1.0] {

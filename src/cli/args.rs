@@ -1,6 +1,6 @@
 //! Commands and flags. `docs/cli.md` is the contract.
 
-use crate::runtime::Devices;
+use crate::runtime::{Devices, Effects};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::DType;
@@ -199,6 +199,9 @@ pub(crate) struct DeviceArgs {
     /// Machine to plan for in place of the devices: a name that `intwain hardware` lists, or a TOML file.
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) hardware: Option<String>,
+    /// When asynchronous copies of ptx devices happen: late, when they are waited for, or early, when they are issued.
+    #[arg(long, default_value = "late", value_name = "WHEN", value_parser = parse_effects)]
+    pub(crate) effects: Effects,
     /// How GPUs round the factors of products: f32, tf32 or bf16.
     #[arg(long, default_value = "f32", value_name = "FORMAT", value_parser = parse_precision)]
     pub(crate) precision: Precision,
@@ -278,6 +281,14 @@ impl Split {
             Split::Tensor => Some(Strategy::Tensor),
             Split::Pipeline => Some(Strategy::Pipeline),
         }
+    }
+}
+
+fn parse_effects(text: &str) -> Result<Effects, String> {
+    match text {
+        "late" => Ok(Effects::Late),
+        "early" => Ok(Effects::Early),
+        _ => Err(format!("`{text}`: late and early are supported")),
     }
 }
 

@@ -5,7 +5,7 @@ use super::output::{self, Progress};
 use super::{Failure, data, plan};
 use crate::model::{Model, ModelOptions, WeightOrigin};
 use crate::program::{ProgramDir, ProgramSession};
-use crate::runtime::Devices;
+use crate::runtime::{Devices, HostOptions};
 use crate::session::{Fallback, Session, SessionOptions};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::Tensor;
@@ -44,11 +44,17 @@ pub(crate) fn planned_for(a: &DeviceArgs) -> Result<Option<Hardware>, Failure> {
     a.hardware.as_deref().map(|name| plan::machine(Some(name))).transpose()
 }
 
+/// How the flags say that this machine executes programs.
+fn host(a: &DeviceArgs) -> HostOptions {
+    HostOptions { threads: a.threads, effects: a.effects }
+}
+
 /// The devices, split and batch that the flags name.
 pub(crate) fn session_options(a: &DeviceArgs) -> Result<SessionOptions, Failure> {
     Ok(SessionOptions {
         devices: devices(a),
         threads: a.threads,
+        effects: a.effects,
         precision: a.precision,
         hardware: planned_for(a)?,
         split: a.split.strategy(),
@@ -107,7 +113,7 @@ fn directory(a: &RunArgs, common: &Common) -> Result<(), Failure> {
         dir = dir.with_weights(weights)?;
     }
     let devices = a.devices.devices.clone().unwrap_or_else(|| dir.best_devices());
-    let mut session = ProgramSession::new(&dir, &devices, a.devices.threads)?;
+    let mut session = ProgramSession::new(&dir, &devices, host(&a.devices))?;
     let inputs = data::read_inputs(&a.inputs, session.signature(), common)?;
     let progress = Progress::start(common, "running");
     let (outputs, seconds) = repeat(a, || Ok(session.run(&inputs)?))?;

@@ -3,7 +3,7 @@
 use super::ProgramError;
 use super::read::{ProgramDir, ProgramVariant};
 use crate::lookups::{self, Lookup};
-use crate::runtime::{self, Call, DeviceKind, Devices, Engines, Variant};
+use crate::runtime::{self, Call, DeviceKind, Devices, Engines, HostOptions, Variant};
 use crate::session::{RunError, check_lookups, check_types, count_rows, keeps_rows_apart, order, with_rows};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::{Graph, Tensor};
@@ -25,11 +25,7 @@ pub struct ProgramSession<'d> {
 impl<'d> ProgramSession<'d> {
     /// Opens devices, as many as the program was compiled for; `threads` is for each CPU device, `None` for the
     /// machine's cores divided by the devices.
-    pub fn new(
-        dir: &'d ProgramDir,
-        devices: &Devices,
-        threads: Option<usize>,
-    ) -> Result<ProgramSession<'d>, ProgramError> {
+    pub fn new(dir: &'d ProgramDir, devices: &Devices, host: HostOptions) -> Result<ProgramSession<'d>, ProgramError> {
         let (has, given) = (dir.devices(), devices.count());
         if has != given {
             let problem = format!("is a program for {has} device(s), not for the {given} of {devices}");
@@ -40,7 +36,7 @@ impl<'d> ProgramSession<'d> {
             v.loadable(kind).map_err(|why| dir.unusable(why))?;
         }
         // The code is there already, in the precision that it was compiled for.
-        let engines = Engines::open(devices, Precision::F32, threads).map_err(RunError::from)?;
+        let engines = Engines::open(devices, Precision::F32, host).map_err(RunError::from)?;
         let lookups = lookups::find(&dir.variants()[0].whole);
         Ok(ProgramSession { dir, kind, engines, lookups, loaded: Vec::new() })
     }

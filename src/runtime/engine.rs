@@ -31,6 +31,25 @@ pub enum OpenError {
     Precision(Devices),
 }
 
+/// When asynchronous copies of `ptx` devices happen. Programs give the same under both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Effects {
+    /// When they are waited for: shows reads that come too early.
+    #[default]
+    Late,
+    /// When they are issued: shows memory that is overwritten too early.
+    Early,
+}
+
+/// How the cores of this machine execute programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct HostOptions {
+    /// Threads per CPU or `ptx` device; `None`: the machine's cores divided by the devices.
+    pub threads: Option<usize>,
+    /// When asynchronous copies happen.
+    pub effects: Effects,
+}
+
 /// The devices of a session.
 #[derive(Debug)]
 pub(crate) enum Engines {
@@ -41,18 +60,19 @@ pub(crate) enum Engines {
 }
 
 impl Engines {
-    /// Opens devices; `threads` is for each that this machine's cores execute, `None` for the cores divided by the
-    /// devices.
-    pub(crate) fn open(devices: &Devices, precision: Precision, threads: Option<usize>) -> Result<Engines, OpenError> {
+    /// Opens devices.
+    pub(crate) fn open(devices: &Devices, precision: Precision, host: HostOptions) -> Result<Engines, OpenError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = threads.unwrap_or((cores / devices.count()).max(1));
+        let threads = host.threads.unwrap_or((cores / devices.count()).max(1));
         match devices.kind() {
             DeviceKind::Cpu if precision != Precision::F32 => Err(OpenError::Precision(devices.clone())),
             DeviceKind::Cpu => {
                 let team = |_| Ok(Arc::new(Team::new(threads)?));
                 Ok(Engines::Cpu((0..devices.count()).map(team).collect::<std::io::Result<_>>()?))
             }
-            DeviceKind::Ptx => Ok(Engines::Gpu(gpu::emulated(devices.ordinals(), threads), Gpu { precision })),
+            DeviceKind::Ptx => {
+                Ok(Engines::Gpu(gpu::emulated(devices.ordinals(), threads, host.effects), Gpu { precision }))
+            }
             DeviceKind::Cuda => {
                 let absent = |e: CudaError| OpenError::Absent { devices: devices.clone(), problem: e.to_string() };
                 Ok(Engines::Gpu(gpu::cuda(devices.ordinals()).map_err(absent)?, Gpu { precision }))

@@ -18,7 +18,7 @@ mod tests;
 
 pub use device::{DeviceError, LoadError};
 pub use devices::{DeviceKind, Devices, DevicesError};
-pub use engine::OpenError;
+pub use engine::{Effects, HostOptions, OpenError};
 pub use gpu::DriverError;
 pub use links::LinkError;
 pub use memory::OutOfMemory;

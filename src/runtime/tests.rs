@@ -2,7 +2,7 @@
 
 use super::{Call, DeviceKind, Devices, Engines, LoadError, Variant, run};
 use crate::driver;
-use crate::runtime::DeviceError;
+use crate::runtime::{DeviceError, HostOptions};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::scalar::{Binary, Reduce};
 use intwain_ir::{DType, Graph, Rows, Tensor, Trainable, Type, interp, ops};
@@ -40,7 +40,7 @@ fn model(rows: usize) -> Graph {
 
 fn engines(devices: usize, threads: usize) -> Engines {
     let devices = Devices::new(DeviceKind::Cpu, 0..devices as u32).unwrap();
-    Engines::open(&devices, Precision::F32, Some(threads)).unwrap()
+    Engines::open(&devices, Precision::F32, HostOptions { threads: Some(threads), ..HostOptions::default() }).unwrap()
 }
 
 fn numbers(ty: &Type, seed: usize) -> Tensor {
@@ -153,7 +153,12 @@ fn check_alone(whole: &Graph, inputs: usize) {
         let plan = driver::plan(&graph, &hardware, ask, &mut timings).unwrap();
         let target = crate::kernels::target_of(kind, Precision::F32);
         let compiled = driver::lower(graph, plan, &*target, &mut timings, &mut |_, _| {}).unwrap();
-        let engines = Engines::open(&Devices::one(kind), Precision::F32, Some(2)).unwrap();
+        let engines = Engines::open(
+            &Devices::one(kind),
+            Precision::F32,
+            HostOptions { threads: Some(2), ..HostOptions::default() },
+        )
+        .unwrap();
         let mut variant = Variant::new::<Failed>(compiled.loadable(), &engines, |i| Ok(args[i].clone())).unwrap();
         let mut out: Vec<Tensor> = want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
         let calls = vec![Call { variant: 0, rows: None }; 2];

@@ -13,7 +13,7 @@ pub use report::{Execution, ProgramVerdict, VerifyReport};
 use crate::driver::{self, CompileError, Compiled, Loadable};
 use crate::kernels;
 use crate::program::{ProgramDir, ProgramError};
-use crate::runtime::{self, Call, DeviceKind, Devices, Engines, Variant};
+use crate::runtime::{self, Call, DeviceKind, Devices, Engines, HostOptions, Variant};
 use crate::session::{self, RunError};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::{Graph, ParamKind, Tensor, interp};
@@ -334,7 +334,8 @@ impl<'g> Whole<'g> {
 
     /// Runs a program on devices.
     fn run(&self, program: Loadable<'_>, options: &VerifyOptions) -> Result<Vec<Tensor>, VerifyError> {
-        let engines = Engines::open(&options.devices, Precision::F32, options.threads).map_err(RunError::from)?;
+        let host = HostOptions { threads: options.threads, ..HostOptions::default() };
+        let engines = Engines::open(&options.devices, Precision::F32, host).map_err(RunError::from)?;
         let mut variant = Variant::new(program, &engines, |i| Ok::<_, RunError>(self.args[i].clone()))?;
         let is_input = |p: &intwain_ir::Param| matches!(p.kind, ParamKind::Input { .. });
         let params = self.graph.params.iter().zip(&self.args);

@@ -1,7 +1,10 @@
 //! The driver of `ptx:N` devices: the emulator, which executes the text that a GPU would get and checks every access.
 
 use super::driver::{Address, Driver, DriverError, Event, Module, Reach, Shape};
-use intwain_emulator::{self as emulator, AddressSpace, Arg, FaultKind, HostError, Launch, LaunchError};
+use crate::runtime::Effects;
+use intwain_emulator::{
+    self as emulator, AddressSpace, Arg, Check, FaultKind, HostError, Launch, LaunchError, Schedule,
+};
 use intwain_passes::listing::Stream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,12 +16,17 @@ struct Emulated {
 }
 
 /// Devices that reach each other's memory; `threads` execute the blocks of each.
-pub(super) fn open(ordinals: &[u32], threads: usize) -> Vec<Arc<dyn Driver>> {
+pub(super) fn open(ordinals: &[u32], threads: usize, effects: Effects) -> Vec<Arc<dyn Driver>> {
     let space = AddressSpace::new();
     // A device that is named twice has two memories: they must not share the emulator's number.
     let open = |(index, ordinal): (usize, &u32)| -> Arc<dyn Driver> {
         let mut device = emulator::Device::new(&space, index as u32);
         device.workers = threads;
+        device.global_races = Check::On;
+        device.schedule = match effects {
+            Effects::Late => Schedule::Late,
+            Effects::Early => Schedule::Early,
+        };
         Arc::new(Emulated { name: format!("ptx:{ordinal}"), device: Arc::new(device) })
     };
     ordinals.iter().enumerate().map(open).collect()

@@ -13,6 +13,7 @@ pub use driver::DriverError;
 
 pub(crate) use driver::Driver;
 
+use super::Effects;
 use super::device::{Device, LoadError};
 use crate::cuda::CudaError;
 use crate::kernels::{self, gpu::GpuCode};
@@ -24,8 +25,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Emulated devices, `ptx:N`, each executed by so many threads.
-pub(super) fn emulated(ordinals: &[u32], threads: usize) -> Vec<Arc<dyn Driver>> {
-    emulated::open(ordinals, threads)
+pub(super) fn emulated(ordinals: &[u32], threads: usize, effects: Effects) -> Vec<Arc<dyn Driver>> {
+    emulated::open(ordinals, threads, effects)
 }
 
 /// GPUs, `cuda:N`.

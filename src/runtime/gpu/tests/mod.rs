@@ -6,7 +6,7 @@ mod late;
 use super::driver::{Address, Driver, DriverError, Reach, Shape};
 use super::emulated;
 use crate::driver::{self as compiler, Compiled};
-use crate::runtime::{Call, DeviceError, Engines, LoadError, Variant, run};
+use crate::runtime::{Call, DeviceError, Effects, Engines, LoadError, Variant, run};
 use failing::Failing;
 use intwain_codegen::schedule::gpu::Gpu;
 use intwain_ir::{DType, Graph, Rows, Tensor, Trainable, Type, interp};
@@ -58,7 +58,7 @@ fn flags(drivers: &[Arc<dyn Driver>]) -> [Address; 2] {
 /// Neither kernel ends before the other has begun its second round: one after the other they would wait for ever.
 #[test]
 fn devices_run_at_the_same_time() {
-    let drivers = emulated::open(&[0, 1], 1);
+    let drivers = emulated::open(&[0, 1], 1, Effects::Late);
     let flags = flags(&drivers);
     std::thread::scope(|scope| {
         for d in 0..2 {
@@ -78,7 +78,7 @@ fn devices_run_at_the_same_time() {
 
 #[test]
 fn a_kernel_that_waits_can_be_stopped() {
-    let drivers = emulated::open(&[0, 1], 1);
+    let drivers = emulated::open(&[0, 1], 1, Effects::Late);
     let flags = flags(&drivers);
     let module = drivers[0].load(ROUNDS, &["rounds".to_string()]).unwrap();
     std::thread::scope(|scope| {
@@ -93,7 +93,7 @@ fn a_kernel_that_waits_can_be_stopped() {
 
 #[test]
 fn what_is_wrong_is_said_with_the_device() {
-    let driver = &emulated::open(&[3], 1)[0];
+    let driver = &emulated::open(&[3], 1, Effects::Late)[0];
     let said = |e: DriverError| e.to_string();
     let text = ROUNDS.replace("add.u32", "add.u33");
     let refused = driver.load(&text, &["rounds".to_string()]).err().unwrap();
@@ -154,7 +154,7 @@ impl Divided {
 
     /// The program on emulated devices that `wrap` changes.
     fn load(&self, wrap: impl Fn(usize, Arc<dyn Driver>) -> Arc<dyn Driver>) -> Variant {
-        let drivers = emulated::open(&[0, 1], 1).into_iter().enumerate();
+        let drivers = emulated::open(&[0, 1], 1, Effects::Late).into_iter().enumerate();
         let engines = Engines::Gpu(drivers.map(|(d, driver)| wrap(d, driver)).collect(), Gpu::default());
         let weight = |i: usize| Ok(self.args[i].clone());
         Variant::new::<Failed>(self.compiled.loadable(), &engines, weight).unwrap()
