@@ -206,7 +206,8 @@ impl<'m> Session<'m> {
         let mut outputs: Vec<Tensor> = compiled.outputs.iter().map(|o| Tensor::zeros(o.ty.clone())).collect();
         let call = [Call { variant: 0, rows: None }];
         let ordered: Vec<&Tensor> = ordered.iter().map(AsRef::as_ref).collect();
-        runtime::run(&mut [&mut variant], &call, &ordered, &mut outputs)?;
+        runtime::run(&mut [&mut variant], &call, &ordered, &mut outputs)
+            .inspect_err(|_| self.variants.iter_mut().for_each(|v| v.variant.distrust()))?;
         Ok(compiled.outputs.iter().map(|o| o.name.to_string()).zip(outputs).collect())
     }
 

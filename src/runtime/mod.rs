@@ -105,8 +105,7 @@ impl Variant {
         for d in &mut devices {
             d.prepare(&links)?;
         }
-        let drivers = engines.drivers().to_vec();
-        Ok(Variant { devices, drivers, links, inputs, outputs, state: State::Sound })
+        Ok(Variant { devices, drivers: engines.drivers().to_vec(), links, inputs, outputs, state: State::Sound })
     }
 
     /// Whether the host's tensors have what a call reads and writes.
@@ -141,9 +140,30 @@ impl Variant {
         Ok(())
     }
 
+    /// Says that a call on the same devices has failed, even one of another variant: stopping devices spoils what all
+    /// have exchanged.
+    pub(crate) fn distrust(&mut self) {
+        self.state = State::Broken;
+    }
+
+    /// Waits until all devices are done with what they were told, in a call or ever.
+    fn settle(&mut self) {
+        for d in &mut self.devices {
+            // Whoever used the device was told of its failure.
+            let _ = d.settle();
+        }
+    }
+
     /// Memory held by each device, in bytes.
     pub(crate) fn bytes(&self) -> Vec<usize> {
         self.devices.iter().map(|d| d.bytes()).collect()
+    }
+}
+
+impl Drop for Variant {
+    /// Devices write into each other's memory: none of it is freed before all are done.
+    fn drop(&mut self) {
+        self.settle();
     }
 }
 
@@ -172,9 +192,16 @@ pub(crate) fn run(
         );
     }
     variants.iter_mut().try_for_each(|v| v.reset())?;
+    // Also where a device panics.
+    variants.iter_mut().for_each(|v| v.distrust());
     let done = run_devices(variants, calls, inputs, outputs);
-    if done.is_err() {
-        variants.iter_mut().for_each(|v| v.state = State::Broken);
+    match done {
+        Ok(()) => variants.iter_mut().for_each(|v| v.state = State::Sound),
+        Err(_) => {
+            variants.iter_mut().for_each(|v| v.settle());
+            // Other programs may be loaded next.
+            variants.iter().flat_map(|v| &v.drivers).for_each(|d| d.resume());
+        }
     }
     done
 }
@@ -244,15 +271,19 @@ fn serve(
     (inputs, outputs): (&[&Tensor], &[Host]),
 ) -> Result<(), DeviceError> {
     let alarm = Alarm(shared);
-    for call in calls {
+    let mut call = |call: &Call| -> Result<(), DeviceError> {
         let Shared { links, inputs: ins, outputs: outs, .. } = shared[call.variant];
-        let Some(device) = &mut half[call.variant] else { continue };
+        let Some(device) = &mut half[call.variant] else { return Ok(()) };
         copy_in(&mut ***device, index, ins, inputs, &call.rows)?;
         device.step(links)?;
-        copy_out(&mut ***device, index, outs, outputs, &call.rows)?;
-    }
-    // The other device may still be sent something: nobody frees memory before that is done.
-    half.iter_mut().flatten().try_for_each(|d| d.settle())?;
+        copy_out(&mut ***device, index, outs, outputs, &call.rows)
+    };
+    let done = calls.iter().try_for_each(&mut call);
+    // The other device may still be sent something: nobody frees memory before that is done. After a failure the alarm
+    // comes last, since what is sent after it would make the other wait again. What was given to a device waits for
+    // nothing that its peer was not given before, so this ends.
+    let settled = half.iter_mut().flatten().try_for_each(|d| d.settle());
+    done.and(settled)?;
     std::mem::forget(alarm);
     Ok(())
 }

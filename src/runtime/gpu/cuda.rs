@@ -5,6 +5,7 @@ use crate::cuda::{CudaDevice, CudaError, CudaEvent, CudaModule, Peers};
 use intwain_codegen::schedule::gpu::PEER_FLAG_BYTES;
 use intwain_passes::listing::Stream;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A GPU under the name of a device.
@@ -14,6 +15,8 @@ struct Cuda {
     peers: Peers,
     /// The memories into which the other device sends: their flags.
     flags: Mutex<BTreeSet<u64>>,
+    /// Whether launches are refused because another device failed.
+    stopped: Arc<AtomicBool>,
 }
 
 /// GPUs of one program. One that is named twice is two devices, each with streams of its own. Where they do not reach
@@ -23,7 +26,7 @@ pub(super) fn open(ordinals: &[u32]) -> Result<Vec<Arc<dyn Driver>>, CudaError> 
         ordinals.iter().map(|&o| CudaDevice::open(o as usize).map(Arc::new)).collect::<Result<_, _>>()?;
     let peers = CudaDevice::connect(&devices)?;
     let named = |(o, device): (&u32, Arc<CudaDevice>)| -> Arc<dyn Driver> {
-        Arc::new(Cuda { name: format!("cuda:{o}"), device, peers, flags: Mutex::default() })
+        Arc::new(Cuda { name: format!("cuda:{o}"), device, peers, flags: Mutex::default(), stopped: Arc::default() })
     };
     Ok(ordinals.iter().zip(devices).map(named).collect())
 }
@@ -94,7 +97,8 @@ impl Driver for Cuda {
 
     fn load(&self, text: &str, kernels: &[String]) -> Result<Box<dyn Module>, DriverError> {
         let module = CudaModule::load(self.device.clone(), text, kernels).map_err(failed(&self.name))?;
-        Ok(Box::new(Loaded { name: self.name.clone(), device: self.device.clone(), module }))
+        let (name, device, stopped) = (self.name.clone(), self.device.clone(), self.stopped.clone());
+        Ok(Box::new(Loaded { name, device, stopped, module }))
     }
 
     fn record(&self, stream: Stream) -> Result<Box<dyn Event>, DriverError> {
@@ -108,13 +112,16 @@ impl Driver for Cuda {
 
     /// Says in the place of the other device that everything was sent and taken.
     fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
         for at in self.flags.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             // SAFETY: allocated as memory that both reach, of which the first bytes are flags, and not freed.
             let _ = unsafe { self.device.fill_now(*at, 0x7f, PEER_FLAG_BYTES) };
         }
     }
 
-    fn resume(&self) {}
+    fn resume(&self) {
+        self.stopped.store(false, Ordering::Relaxed);
+    }
 }
 
 /// The GPU's stream for a kind of work. Copies of the host go through the first, that of kernels.
@@ -142,11 +149,15 @@ impl Event for Recorded {
 struct Loaded {
     name: String,
     device: Arc<CudaDevice>,
+    stopped: Arc<AtomicBool>,
     module: CudaModule,
 }
 
 impl Module for Loaded {
     fn launch(&self, stream: Stream, kernel: usize, shape: Shape, args: &[Address]) -> Result<(), DriverError> {
+        if self.stopped.load(Ordering::Relaxed) {
+            return Err(DriverError::Stopped);
+        }
         let Shape { grid, block, shared } = shape;
         let args: Vec<u64> = args.iter().map(|a| a.0).collect();
         // SAFETY: the kernel was made for as many pointers, which lead to buffers of the sizes it was made for; the

@@ -166,7 +166,6 @@ impl Device for GpuDevice {
     }
 
     fn reset(&mut self) -> Result<(), DeviceError> {
-        self.driver.resume();
         self.mailboxes.clear().map_err(copying("mailboxes"))
     }
 }

@@ -113,7 +113,8 @@ pub(crate) trait Driver: Send + Sync {
     /// Waits until all commands of all streams are done.
     fn synchronise(&self) -> Result<(), DriverError>;
 
-    /// Makes kernels that wait for another device end with [`DriverError::Stopped`]. Any thread may call it.
+    /// Makes kernels that wait for another device end, and launches fail with [`DriverError::Stopped`]. Any thread may call
+    /// it.
     fn stop(&self);
 
     /// Takes [`Driver::stop`] back.

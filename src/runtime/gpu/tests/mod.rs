@@ -154,10 +154,12 @@ impl Divided {
 
     /// The program on emulated devices that `wrap` changes.
     fn load(&self, wrap: impl Fn(usize, Arc<dyn Driver>) -> Arc<dyn Driver>) -> Variant {
-        let drivers = emulated::open(&[0, 1], 1, Effects::Late).into_iter().enumerate();
-        let engines = Engines::Gpu(drivers.map(|(d, driver)| wrap(d, driver)).collect(), Gpu::default());
+        self.load_on(&engines(wrap))
+    }
+
+    fn load_on(&self, engines: &Engines) -> Variant {
         let weight = |i: usize| Ok(self.args[i].clone());
-        Variant::new::<Failed>(self.compiled.loadable(), &engines, weight).unwrap()
+        Variant::new::<Failed>(self.compiled.loadable(), engines, weight).unwrap()
     }
 
     fn run(&self, variant: &mut Variant, calls: usize) -> Result<Vec<Tensor>, DeviceError> {
@@ -165,6 +167,12 @@ impl Divided {
         run(&mut [variant], &vec![Call { variant: 0, rows: None }; calls], &[&self.args[0]], &mut out)?;
         Ok(out)
     }
+}
+
+/// Two emulated devices that `wrap` changes.
+fn engines(wrap: impl Fn(usize, Arc<dyn Driver>) -> Arc<dyn Driver>) -> Engines {
+    let drivers = emulated::open(&[0, 1], 1, Effects::Late).into_iter().enumerate();
+    Engines::Gpu(drivers.map(|(d, driver)| wrap(d, driver)).collect(), Gpu::default())
 }
 
 fn small_integers(ty: &Type, seed: usize) -> Tensor {
@@ -192,6 +200,24 @@ fn a_device_that_fails_stops_the_other() {
         assert_eq!(after, divided.want, "after launch {at} of device {device} has failed");
     }
     assert!(start.elapsed() < Duration::from_secs(10), "a device waited for one that had failed");
+}
+
+/// Programs that are loaded after a failure, and those that were there and took no part in it, are right.
+#[test]
+fn devices_serve_other_programs_after_a_failure() {
+    let divided = Divided::new(Strategy::Tensor);
+    let left = Arc::new(AtomicUsize::new(usize::MAX));
+    let engines = engines(|d, inner| match d {
+        0 => Arc::new(Failing { inner, left: left.clone() }),
+        _ => inner,
+    });
+    let (mut failing, mut idle) = (divided.load_on(&engines), divided.load_on(&engines));
+    left.store(1, Ordering::Relaxed);
+    assert!(divided.run(&mut failing, 1).is_err());
+    drop(failing);
+    assert_eq!(divided.run(&mut divided.load_on(&engines), 1).as_ref(), Ok(&divided.want));
+    idle.distrust();
+    assert_eq!(divided.run(&mut idle, 2).as_ref(), Ok(&divided.want));
 }
 
 #[test]
