@@ -264,6 +264,15 @@ fn programs_of_other_compilers_run_with_a_warning() {
     p.change("program.json", |t| t.replacen("\"shared_bytes\": ", "\"shared_bytes\": 6", 1));
     assert!(p.fails().contains("0.0.0"), "{}", p.fails());
     assert!(!p.run(&["--devices", "cpu:0,cpu:1"]).is_empty());
+
+    // What its code does wrong is no defect of this version.
+    let p = Program::two_tower("data", "4");
+    let before = sha256(&p.text("device0.ptx"));
+    p.change("device0.ptx", |t| t.replacen("ld.global", "ld.nowhere", 1));
+    let after = sha256(&p.text("device0.ptx"));
+    p.change("program.json", |t| t.replace(&before, &after));
+    p.change("program.json", |t| t.replacen(&format!("\"compiler\": \"{version}\""), "\"compiler\": \"0.0.0\"", 1));
+    assert!(p.fails().contains("made by intwain 0.0.0") && p.fails().contains("nowhere"), "{}", p.fails());
 }
 
 /// Weights of every format take the place of a program's.

@@ -1,7 +1,7 @@
 //! Runs a program directory.
 
-use super::ProgramError;
 use super::read::{ProgramDir, ProgramVariant};
+use super::{COMPILER, ProgramError};
 use crate::lookups::{self, Lookup};
 use crate::runtime::{self, Call, DeviceKind, Devices, Engines, HostOptions, Variant};
 use crate::session::{RunError, check_lookups, check_types, count_rows, keeps_rows_apart, order, with_rows};
@@ -69,7 +69,8 @@ impl<'d> ProgramSession<'d> {
         if !plan.is_empty() {
             let mut variants: Vec<&mut Variant> = self.loaded.iter_mut().map(|v| &mut v.1).collect();
             let ordered: Vec<&Tensor> = ordered.iter().map(AsRef::as_ref).collect();
-            runtime::run(&mut variants, &plan, &ordered, &mut outputs).map_err(RunError::from)?;
+            let done = runtime::run(&mut variants, &plan, &ordered, &mut outputs);
+            done.map_err(|e| foreign(self.dir, self.kind, e.into()))?;
         }
         let cut = |t: Tensor| if batched && t.ty.rank() > 0 { t.slice(0, 0..total) } else { t };
         Ok(ports.iter().map(|o| o.name.to_string()).zip(outputs.into_iter().map(cut)).collect())
@@ -120,10 +121,29 @@ impl<'d> ProgramSession<'d> {
         let loadable = program.loadable(self.kind).map_err(|why| dir.unusable(why))?;
         let loaded = Variant::new(loadable, &self.engines, |param| {
             dir.weight(&program.params[param].name).map_err(|e| RunError::Options(e.to_string()))
-        })?;
+        });
+        let loaded = loaded.map_err(|e| foreign(dir, self.kind, e))?;
         self.loaded.push((variant, loaded));
         Ok(self.loaded.len() - 1)
     }
+}
+
+/// What went wrong with PTX, which is this compiler's fault only if this compiler made it.
+fn foreign(dir: &ProgramDir, kind: DeviceKind, e: RunError) -> ProgramError {
+    let by = &dir.manifest().compiler;
+    let of_code = match &e {
+        RunError::Device(_) => true,
+        RunError::Load(why) => why.is_defect(),
+        RunError::Model(_)
+        | RunError::Compile(_)
+        | RunError::Input { .. }
+        | RunError::Open(_)
+        | RunError::Options(_) => false,
+    };
+    if kind == DeviceKind::Cpu || by == COMPILER || !of_code {
+        return e.into();
+    }
+    dir.unusable(format!("its PTX, made by intwain {by}, does not run: {e}; compile again"))
 }
 
 /// A tensor with copies of its last row behind it.
