@@ -65,6 +65,9 @@ struct Program<'a> {
 impl Program<'_> {
     /// Adds the launches that compute a nest; gives the name of what they do.
     fn add(&mut self, nest: &Nest, arrays: &Arrays) -> &'static str {
+        if positions(nest, &nest.axes) == 0 {
+            return "nothing";
+        }
         if let Some(t) = Transposed::find(nest) {
             self.launches.push(transpose::launch(self.name, nest, arrays, &t));
             return "transpose";

@@ -179,23 +179,37 @@ fn finish(
             None => first,
         });
     }
+    let alone = nest.axes.is_empty();
+    if alone {
+        // What depends on no axis is computed outside of all conditions: so must be what it follows from.
+        combine(d, c, &mut sums, &partials, x);
+    }
     d.when(leads, |d| {
         d.l.push_scope(axes);
-        for (i, (r, accs)) in sums.iter_mut().enumerate() {
-            let merge = merge_of(nest, *r);
-            for other in 1..if partials.is_empty() { 1 } else { c.share } {
-                let parts: Vec<Vec<Reg>> = partials[i].iter().map(|p| get(d, c, p, x, other as i64 * row)).collect();
-                for (lane, acc) in accs.iter_mut().enumerate() {
-                    let theirs: Vec<Reg> = parts.iter().map(|p| p[lane]).collect();
-                    *acc = merge.combine(&mut d.l.b, acc, &theirs);
-                }
-            }
-            let regs = accs.iter().map(|a| merge.outcome(&mut d.l.b, a)).collect();
-            d.l.define(*r, Val { regs, lanes: 1 });
+        if !alone {
+            combine(d, c, &mut sums, &partials, x);
         }
         d.elements(c.width);
         d.l.pop_scope();
     });
+}
+
+/// Combines the partial results in shared memory with a thread's own, in the order of the threads; without any, the
+/// thread's own are all.
+fn combine(d: &mut Draft<'_>, c: Columns, sums: &mut [(NodeId, Vec<Vec<Reg>>)], partials: &[Vec<Partials>], x: Reg) {
+    let row = (c.across * c.width) as i64;
+    for (i, (r, accs)) in sums.iter_mut().enumerate() {
+        let merge = merge_of(d.l.nest, *r);
+        for other in 1..if partials.is_empty() { 1 } else { c.share } {
+            let parts: Vec<Vec<Reg>> = partials[i].iter().map(|p| get(d, c, p, x, other as i64 * row)).collect();
+            for (lane, acc) in accs.iter_mut().enumerate() {
+                let theirs: Vec<Reg> = parts.iter().map(|p| p[lane]).collect();
+                *acc = merge.combine(&mut d.l.b, acc, &theirs);
+            }
+        }
+        let regs = accs.iter().map(|a| merge.outcome(&mut d.l.b, a)).collect();
+        d.l.define(*r, Val { regs, lanes: 1 });
+    }
 }
 
 /// Writes a thread's partial results to shared memory, groups of 16 bytes beside those of its neighbours. `at` is where

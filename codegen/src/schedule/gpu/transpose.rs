@@ -16,7 +16,7 @@ use intwain_ir::compute::Axis;
 use intwain_ir::kernel::{Place, Reg, Stmt};
 use intwain_ir::scalar::Binary;
 
-/// Threads of a block.
+/// Most threads of a block.
 const THREADS: usize = 256;
 /// Squares of a tile, along the axis that is written.
 const SQUARES: usize = 2;
@@ -38,6 +38,10 @@ pub(super) struct Transposed {
     outer: Vec<Axis>,
     /// Side of a square: as many elements as there are banks for.
     side: usize,
+    /// Neighbouring positions that a thread reads.
+    read_width: usize,
+    /// Neighbouring positions that a thread writes.
+    write_width: usize,
 }
 
 impl Transposed {
@@ -64,7 +68,14 @@ impl Transposed {
         let outer = nest.axes.iter().copied().filter(|a| *a != read && *a != written).collect();
         let widest = loads.iter().map(|&n| nest.nodes[n].dtype.size()).max()?;
         let side = if widest > 4 { 16 } else { 32 };
-        fits.then_some(Transposed { loads, read, written, outer, side })
+        let stores: Vec<DType> = nest.results.iter().map(|&r| nest.nodes[r].dtype).collect();
+        let (read_width, write_width) = (read_width(nest, &loads, read), lanes(nest, written, &stores, Ends::Whole));
+        fits.then_some(Transposed { loads, read, written, outer, side, read_width, write_width })
+    }
+
+    /// Threads of a block: no more than groups of a tile, whichever way it is walked.
+    fn threads(&self) -> usize {
+        THREADS.min(self.side * self.rows() / self.read_width.max(self.write_width))
     }
 
     /// Distance of rows in shared memory.
@@ -76,29 +87,28 @@ impl Transposed {
     fn rows(&self) -> usize {
         self.side * SQUARES
     }
+}
 
-    /// Neighbouring positions that a thread reads.
-    fn read_width(&self, nest: &Nest) -> usize {
-        let loads = || self.loads.iter().map(|&n| &nest.nodes[n]);
-        let size = loads().map(|n| n.dtype.size()).filter(|&s| s > 1).min().unwrap_or(4);
-        let moves = |v: usize| {
-            loads().all(|n| match &n.op {
-                Op::Load { at, guards, .. } => moves_groups(at, guards, self.read, v),
-                _ => false,
-            })
-        };
-        let extent = nest.extent(self.read);
-        [8, 4, 2].into_iter().find(|&v| v <= 16 / size && extent.is_multiple_of(v) && moves(v)).unwrap_or(1)
-    }
+/// How many neighbouring positions a thread reads: as many as 16 bytes of the smallest type hold, where all loads move
+/// whole groups.
+fn read_width(nest: &Nest, loads: &[NodeId], read: Axis) -> usize {
+    let loads = || loads.iter().map(|&n| &nest.nodes[n]);
+    let size = loads().map(|n| n.dtype.size()).filter(|&s| s > 1).min().unwrap_or(4);
+    let moves = |v: usize| {
+        loads().all(|n| match &n.op {
+            Op::Load { at, guards, .. } => moves_groups(at, guards, read, v),
+            _ => false,
+        })
+    };
+    let extent = nest.extent(read);
+    [8, 4, 2].into_iter().find(|&v| v <= 16 / size && extent.is_multiple_of(v) && moves(v)).unwrap_or(1)
 }
 
 /// A kernel with a block for each tile.
 pub(super) fn launch(name: &str, nest: &Nest, arrays: &Arrays, t: &Transposed) -> Launch {
-    let stores: Vec<DType> = arrays.results.iter().map(|a| a.dtype).collect();
-    let (read, write) = (t.read_width(nest), lanes(nest, t.written, &stores, Ends::Whole));
     let tiles = [nest.extent(t.read).div_ceil(t.side), nest.extent(t.written).div_ceil(t.rows())];
     let blocks = positions(nest, &t.outer) * tiles[0] * tiles[1];
-    let mut d = Draft::new(name, nest, arrays, blocks, THREADS as u32);
+    let mut d = Draft::new(name, nest, arrays, blocks, t.threads() as u32);
     let block = d.block();
     let b = &mut d.l.b;
     let [across, down] = tiles.map(|n| b.index(n as i64));
@@ -113,9 +123,9 @@ pub(super) fn launch(name: &str, nest: &Nest, arrays: &Arrays, t: &Transposed) -
     let dtypes: Vec<DType> = t.loads.iter().map(|&n| nest.nodes[n].dtype).collect();
     let places: Vec<Place> =
         dtypes.iter().map(|&dtype| d.l.b.buffer(dtype, t.rows() * t.pitch() * slot(dtype))).collect();
-    fill(&mut d, t, &places, (p, q), read);
+    fill(&mut d, t, &places, (p, q));
     d.l.b.push(Stmt::Barrier);
-    drain(&mut d, t, &places, (p, q), write);
+    drain(&mut d, t, &places, (p, q));
     d.l.pop_scope();
     d.finish()
 }
@@ -129,7 +139,7 @@ fn passes(d: &mut Draft<'_>, t: &Transposed, width: usize) -> (Reg, Vec<Reg>) {
     let (n, w) = (b.index(across as i64), b.index(width as i64));
     let group = b.binary(Binary::Mod, thread, n);
     let (first, row) = (b.binary(Binary::Mul, group, w), b.binary(Binary::FloorDiv, thread, n));
-    let rows = THREADS / across;
+    let rows = t.threads() / across;
     let each = (0..t.rows()).step_by(rows).map(|i| {
         let i = b.index(i as i64);
         b.binary(Binary::Add, row, i)
@@ -154,7 +164,8 @@ fn position(d: &mut Draft<'_>, t: &Transposed, p: (Reg, usize), q: (Reg, usize))
 }
 
 /// Reads the tile.
-fn fill(d: &mut Draft<'_>, t: &Transposed, places: &[Place], (p, q): (Reg, Reg), width: usize) {
+fn fill(d: &mut Draft<'_>, t: &Transposed, places: &[Place], (p, q): (Reg, Reg)) {
+    let width = t.read_width;
     let (first, rows) = passes(d, t, width);
     let mut loaded = Vec::new();
     for row in rows {
@@ -190,7 +201,8 @@ fn element(d: &mut Draft<'_>, t: &Transposed, place: Place, row: Reg, column: Re
 }
 
 /// Computes and writes the results.
-fn drain(d: &mut Draft<'_>, t: &Transposed, places: &[Place], (p, q): (Reg, Reg), width: usize) {
+fn drain(d: &mut Draft<'_>, t: &Transposed, places: &[Place], (p, q): (Reg, Reg)) {
+    let width = t.write_width;
     let (first, rows) = passes(d, t, width);
     for row in rows {
         let b = &mut d.l.b;

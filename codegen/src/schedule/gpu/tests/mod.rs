@@ -4,6 +4,7 @@ mod access;
 mod columns;
 mod fusion;
 mod movement;
+mod random;
 mod rows;
 
 use super::{Gpu, GpuKernel, harness};
