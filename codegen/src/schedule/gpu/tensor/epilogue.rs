@@ -1,21 +1,21 @@
 //! From accumulators to results.
 //!
-//! Accumulators go through shared memory, so that a thread gets neighbouring columns: every warp writes its own part in
-//! vectors as they come from its registers, and reads vectors of which each thread composes its columns. The staged
-//! value is the sum, or its conversion to 16 bits where that is all that is needed. What follows is computed on 4 or 8
-//! columns at a time and stored in pieces of 16 bytes.
+//! A thread finishes neighbouring columns, 4 or 8 at a time, and stores pieces of 16 bytes. What it gets is the sum, or
+//! its conversion to 16 bits where that is all that is needed. Four lanes have the sums of a row: they exchange words of
+//! two 16-bit columns among each other. Anything else goes through shared memory: every warp writes its own part in
+//! vectors as they come from its registers, and reads vectors of which each thread composes its columns.
 
 use super::layout::{LANES, Tile, halved, low_bits, times};
 use super::place::positions_at;
 use super::problem::Problem;
 use super::product::{Accumulators, Lane};
-use super::staging::{Gather, Staging};
+use super::staging::{Gather, QUAD, Staging};
 use crate::schedule::gpu::launch::Draft;
 use crate::schedule::loops::{Bound, Loops, Val};
 use crate::schedule::nest::Op;
 use intwain_ir::DType;
 use intwain_ir::compute::Axis;
-use intwain_ir::kernel::{Inst, MatrixForm, Place, Reg, RegType, Stmt};
+use intwain_ir::kernel::{Inst, MatrixForm, Place, Reg, RegType, Shuffle, Stmt};
 use intwain_ir::scalar::{Binary, Compare, Unary};
 use smallvec::SmallVec;
 
@@ -30,7 +30,8 @@ struct Reader {
     vectors: Vec<Reg>,
 }
 
-/// Stages the sums of a block, computes what follows and stores it. `first` are its first row and column.
+/// Gives threads the sums of neighbouring columns, computes what follows and stores it. `first` are the block's first row
+/// and column.
 pub(super) fn emit(
     d: &mut Draft<'_>,
     problem: &Problem,
@@ -41,13 +42,17 @@ pub(super) fn emit(
     first: [Reg; 2],
 ) {
     let staging = Staging::new(problem, tile);
+    let origin = [0, 1].map(|i| d.l.b.binary(Binary::Add, first[i], lane.warp[i]));
+    if staging.gather() == Gather::Matrices && !is_long(problem) {
+        exchanged(d, problem, tile, lane, sums, origin);
+        return;
+    }
     d.l.b.push(Stmt::Barrier);
     let thread = d.thread();
     let warp = halved(&mut d.l.b, thread, LANES.trailing_zeros());
     let start = times(&mut d.l.b, warp, staging.words());
     write(&mut d.l, problem, &staging, memory, lane, sums, start);
     d.l.b.push(Stmt::Barrier);
-    let origin = [0, 1].map(|i| d.l.b.binary(Binary::Add, first[i], lane.warp[i]));
     match staging.gather() {
         Gather::Vectors => vectors(d, problem, tile, memory, (lane, start), origin),
         Gather::Matrices => matrices(d, problem, tile, memory, (lane, start), origin),
@@ -99,7 +104,58 @@ fn vectors(
     }
 }
 
-/// Reads 8 × 8 matrices of words and finishes the columns that a lane gets of them.
+/// Exchanges words among the lanes of a row and finishes the columns that each lane then has: those of one column tile
+/// in four.
+fn exchanged(d: &mut Draft<'_>, problem: &Problem, tile: &Tile, lane: &Lane, sums: &Accumulators, origin: [Reg; 2]) {
+    let staging = Staging::new(problem, tile);
+    let dtype = problem.nest.nodes[problem.cut].dtype;
+    let one = d.l.b.index(1);
+    let bits = [0, 1].map(|bit| {
+        let rest = halved(&mut d.l.b, lane.lane, bit);
+        let bit = low_bits(&mut d.l.b, rest, 2);
+        d.l.b.compare(Compare::Eq, bit, one)
+    });
+    let (row, column) = row_and_tile(&mut d.l, lane, origin);
+    for set in 0..staging.sets() {
+        let mut columns = Vec::new();
+        for tiles in sums {
+            for half in 0..2 {
+                let words = std::array::from_fn(|q| {
+                    let sums = &tiles[staging.tile(set, q)];
+                    pair(&mut d.l, dtype, [sums[2 * half], sums[2 * half + 1]])[0]
+                });
+                let words = transposed(&mut d.l, bits, words);
+                columns.push(staged(&mut d.l, problem, words.to_vec()));
+            }
+        }
+        strip(d, problem, tile, (row, 8), (column, (8 * staging.tile(set, 0)) as i64), &columns);
+    }
+}
+
+/// Transposes words of four neighbouring lanes: a lane's word `i` becomes word `lane` of lane `i`. `bits` are those of the
+/// lane's number.
+fn transposed(l: &mut Loops<'_>, bits: [Reg; 2], mut words: [Reg; QUAD]) -> [Reg; QUAD] {
+    let word = RegType::scalar(DType::U32);
+    for (distance, set) in [1, 2].into_iter().zip(bits) {
+        for i in (0..QUAD).filter(|i| i & distance == 0) {
+            let (low, high) = (words[i], words[i | distance]);
+            let given = l.b.select(set, low, high);
+            let got = l.b.inst(word, Inst::Shuffle(Shuffle::Butterfly(distance as u8), given));
+            words[i] = l.b.select(set, got, low);
+            words[i | distance] = l.b.select(set, high, got);
+        }
+    }
+    words
+}
+
+/// A lane's first row, and its first column in the first of four column tiles, one for each lane of a row.
+fn row_and_tile(l: &mut Loops<'_>, lane: &Lane, origin: [Reg; 2]) -> (Reg, Reg) {
+    let (row, which) = (halved(&mut l.b, lane.lane, 2), low_bits(&mut l.b, lane.lane, QUAD));
+    let column = times(&mut l.b, which, 8);
+    (l.b.binary(Binary::Add, origin[0], row), l.b.binary(Binary::Add, origin[1], column))
+}
+
+/// Reads 8 × 8 matrices of words and finishes the columns that a lane gets of them, in loops over the rows.
 fn matrices(
     d: &mut Draft<'_>,
     problem: &Problem,
@@ -111,33 +167,23 @@ fn matrices(
     let staging = Staging::new(problem, tile);
     let (rows, step) = (staging.warp[0] / 8, 8 * staging.pitch());
     let (named, quarter) = (low_bits(&mut d.l.b, lane.lane, 8), halved(&mut d.l.b, lane.lane, 3));
-    let (row, which) = (halved(&mut d.l.b, lane.lane, 2), low_bits(&mut d.l.b, lane.lane, 4));
-    let row = d.l.b.binary(Binary::Add, origin[0], row);
-    let column = times(&mut d.l.b, which, 8);
-    let column = d.l.b.binary(Binary::Add, origin[1], column);
+    let (row, column) = row_and_tile(&mut d.l, lane, origin);
     for set in 0..staging.sets() {
         let first = staging.emit_index(&mut d.l, start, named, set, quarter);
-        let from = (column, (8 * staging.tile(set, 0)) as i64);
-        if is_long(problem) {
-            let read = |d: &mut Draft<'_>, n: Reg| {
-                let down = times(&mut d.l.b, n, step);
-                let index = d.l.b.binary(Binary::Add, first, down);
-                matrix(&mut d.l, problem, memory, index, 0)
-            };
-            looped(d, problem, tile, (row, 8, rows), from, &read);
-        } else {
-            let read = (0..rows).map(|n| matrix(&mut d.l, problem, memory, first, (n * step) as i64));
-            let columns: Vec<Vec<Reg>> = read.collect();
-            strip(d, problem, tile, (row, 8), from, &columns);
-        }
+        let read = |d: &mut Draft<'_>, n: Reg| {
+            let down = times(&mut d.l.b, n, step);
+            let index = d.l.b.binary(Binary::Add, first, down);
+            matrix(&mut d.l, problem, memory, index)
+        };
+        looped(d, problem, tile, (row, 8, rows), (column, (8 * staging.tile(set, 0)) as i64), &read);
     }
 }
 
 /// The staged values of a lane's columns out of eight rows.
-fn matrix(l: &mut Loops<'_>, problem: &Problem, from: Place, index: Reg, offset: i64) -> Vec<Reg> {
+fn matrix(l: &mut Loops<'_>, problem: &Problem, from: Place, index: Reg) -> Vec<Reg> {
     let words = [(); 4].map(|()| l.b.reg(RegType::scalar(DType::U32)));
     let d = SmallVec::from_slice(&words);
-    l.b.push(Stmt::LoadMatrix { d, from, index, offset, form: MatrixForm::Rows });
+    l.b.push(Stmt::LoadMatrix { d, from, index, offset: 0, form: MatrixForm::Rows });
     staged(l, problem, words.to_vec())
 }
 

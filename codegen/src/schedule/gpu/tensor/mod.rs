@@ -6,8 +6,8 @@
 //! A block computes a tile of the result in steps along the inner extent. Asynchronous copies fill a ring of stages in
 //! shared memory ahead of the products ([`fill`]); one barrier a step separates the last readers of a stage from its
 //! next writers and publishes what has arrived. Warps read fragments, multiply, and keep the sums in registers
-//! ([`product`]); those then go through the same shared memory ([`staging`]) to whatever follows the contraction
-//! ([`epilogue`]). Where a result has few tiles, its sums are made in segments ([`split`]).
+//! ([`product`]); those then go to whatever follows the contraction ([`epilogue`]), from lane to lane or through the same
+//! shared memory ([`staging`]). Where a result has few tiles, its sums are made in segments ([`split`]).
 //!
 //! Factors may be addressed in any way: padded, strided and dilated windows are copies with conditions, and what can't be
 //! copied asynchronously is computed and stored ([`problem`]). Layouts are values ([`layout`]), tiles are chosen by an

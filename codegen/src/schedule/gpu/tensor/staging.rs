@@ -6,6 +6,9 @@ use crate::schedule::loops::Loops;
 use intwain_ir::kernel::Reg;
 use intwain_ir::scalar::Binary;
 
+/// Lanes that have the sums of a row in a product's accumulators.
+pub(super) const QUAD: usize = 4;
+
 /// How a thread gets neighbouring columns out of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gather {
