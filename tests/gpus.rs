@@ -1,5 +1,7 @@
 //! GPUs through NVIDIA's driver: absent, and as the emulator behind the driver's interface.
 
+#![allow(clippy::unwrap_used, reason = "a test fails where something is missing")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

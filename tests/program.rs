@@ -277,6 +277,30 @@ fn programs_of_other_compilers_run_with_a_warning() {
     assert!(p.fails().contains("made by intwain 0.0.0") && p.fails().contains("nowhere"), "{}", p.fails());
 }
 
+/// What a program was compiled for cannot be asked for again, and it runs on as many devices.
+#[test]
+fn what_was_decided_is_not_asked_again() {
+    let p = Program::two_tower("data", "4");
+    let inputs = example("pairs.npz");
+    for devices in ["ptx:0", "cpu:0"] {
+        for words in [&["verify", &p.path][..], &["run", &p.path, "--inputs", &inputs]] {
+            let said = refused(&[words, &["--devices", devices]].concat());
+            assert!(said.contains("2 device(s)") && said.contains(devices), "{said}");
+        }
+    }
+    for flag in [["--split", "data"], ["--batch", "9"], ["--dtype", "float64"], ["--hardware", GPUS]] {
+        for words in [&["verify", &p.path][..], &["run", &p.path, "--inputs", &inputs], &["inspect", &p.path]] {
+            let said = refused(&[words, &flag].concat());
+            assert!(said.contains(flag[0]), "{said}");
+        }
+    }
+    assert!(refused(&["verify", &p.path, "--weights", &fixture("conv.h5")]).contains("--weights"));
+    assert!(refused(&["plan", &p.path, "--hardware", GPUS]).contains("is a directory"));
+    let early = ["--effects", "early"];
+    assert!(refused(&[&["run", &p.path, "--inputs", &inputs][..], &early].concat()).contains("ptx"));
+    ok(&[&["verify", &p.path, "--devices", PTX][..], &early].concat());
+}
+
 /// Weights of every format take the place of a program's.
 #[test]
 fn weights_are_replaced() {

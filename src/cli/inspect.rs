@@ -1,6 +1,6 @@
 //! `intwain inspect`.
 
-use super::args::{Common, Format, InspectArgs};
+use super::args::{BATCH, Common, Format, InspectArgs, Split};
 use super::output::{self, Progress};
 use super::{Failure, plan, run};
 use crate::program::ProgramDir;
@@ -40,12 +40,21 @@ pub(crate) fn inspect(a: &InspectArgs, common: &Common) -> Result<(), Failure> {
 
 /// A program directory's placement, as it was written with the program.
 fn directory(a: &InspectArgs, common: &Common) -> Result<(), Failure> {
-    if a.after.is_some() || a.why.is_some() {
-        let flag = if a.after.is_some() { "--after" } else { "--why" };
-        return Err(Failure::file(
-            &a.model.model,
-            format!("{flag} needs the model; a program has been planned already"),
-        ));
+    let model = [
+        ("--after", a.after.is_some()),
+        ("--why", a.why.is_some()),
+        ("--hardware", a.target.hardware.is_some()),
+        ("--split", a.target.split != Split::Auto),
+        ("--allow-one", a.target.allow_one),
+        ("--parts", a.target.parts.is_some()),
+        ("--batch", a.batch != BATCH),
+        ("--weights", a.model.weights.is_some()),
+        ("--shape", !a.model.shape.is_empty()),
+        ("--dtype", a.model.dtype.is_some()),
+    ];
+    if let Some((flag, _)) = model.iter().find(|(_, given)| *given) {
+        let problem = format!("{flag} needs the model; a program has been planned already");
+        return Err(Failure::file(&a.model.model, problem));
     }
     let dir = ProgramDir::open(&a.model.model)?;
     dir.warnings().iter().for_each(|w| output::note(common, w));

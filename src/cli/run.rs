@@ -1,6 +1,6 @@
 //! `intwain run`.
 
-use super::args::{Common, DeviceArgs, ModelArgs, RunArgs};
+use super::args::{Common, DeviceArgs, ModelArgs, RunArgs, Split};
 use super::output::{self, Progress};
 use super::{Failure, data, plan};
 use crate::model::{Model, ModelOptions, WeightOrigin};
@@ -16,6 +16,9 @@ use std::time::Instant;
 
 /// Reads the model that the flags name.
 pub(crate) fn open(a: &ModelArgs, common: &Common) -> Result<Model, Failure> {
+    if a.model.is_dir() {
+        return Err(Failure::file(&a.model, "is a directory; this takes the file of a model"));
+    }
     let options = ModelOptions {
         weights: a.weights.clone(),
         seed: a.seed,
@@ -45,7 +48,7 @@ pub(crate) fn planned_for(a: &DeviceArgs) -> Result<Option<Hardware>, Failure> {
 }
 
 /// How the flags say that this machine executes programs.
-fn host(a: &DeviceArgs) -> HostOptions {
+pub(crate) fn host(a: &DeviceArgs) -> HostOptions {
     HostOptions { threads: a.threads, effects: a.effects }
 }
 
@@ -94,21 +97,31 @@ fn describe(session: &Session<'_>, common: &Common) {
     output::note(common, &format!("memory of the devices: {}", memory.join(", ")));
 }
 
-/// Runs a program directory.
-fn directory(a: &RunArgs, common: &Common) -> Result<(), Failure> {
-    let path = &a.model.model;
+/// Opens the program directory that the flags name, unless they ask for what it has decided already.
+pub(crate) fn program(model: &ModelArgs, devices: &DeviceArgs, common: &Common) -> Result<ProgramDir, Failure> {
     let planned = [
-        ("--split", a.devices.split != super::args::Split::Auto),
-        ("--parts", a.devices.parts.is_some()),
-        ("--batch", a.devices.batch.is_some()),
-        ("--hardware", a.devices.hardware.is_some()),
-        ("--precision", a.devices.precision != Precision::F32),
+        ("--seed", model.seed != 0),
+        ("--shape", !model.shape.is_empty()),
+        ("--dtype", model.dtype.is_some()),
+        ("--split", devices.split != Split::Auto),
+        ("--allow-one", devices.allow_one),
+        ("--parts", devices.parts.is_some()),
+        ("--batch", devices.batch.is_some()),
+        ("--hardware", devices.hardware.is_some()),
+        ("--precision", devices.precision != Precision::F32),
     ];
+    let path = &model.model;
     if let Some((flag, _)) = planned.iter().find(|(_, given)| *given) {
         return Err(Failure::file(path, format!("is a program, for which {flag} was decided when it was compiled")));
     }
-    let mut dir = ProgramDir::open(path)?;
+    let dir = ProgramDir::open(path)?;
     dir.warnings().iter().for_each(|w| output::note(common, w));
+    Ok(dir)
+}
+
+/// Runs a program directory.
+fn directory(a: &RunArgs, common: &Common) -> Result<(), Failure> {
+    let mut dir = program(&a.model, &a.devices, common)?;
     if let Some(weights) = &a.model.weights {
         dir = dir.with_weights(weights)?;
     }

@@ -3,7 +3,6 @@
 use super::args::{Common, VerifyArgs};
 use super::output::{self, Progress};
 use super::{Failure, run};
-use crate::program::ProgramDir;
 use crate::verify::{self, VerifyOptions};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_passes::Timings;
@@ -15,19 +14,23 @@ pub(crate) fn verify(a: &VerifyArgs, common: &Common) -> Result<(), Failure> {
     if a.devices.precision != Precision::F32 {
         return Err(Failure::Input("what is compared must be exact: verify runs in --precision f32 only".to_string()));
     }
-    let options = VerifyOptions {
+    let mut options = VerifyOptions {
         strategies: a.devices.split.strategy().into_iter().collect(),
         parts: a.devices.parts,
         devices: run::devices(&a.devices),
         hardware: run::planned_for(&a.devices)?,
-        threads: a.devices.threads,
+        host: run::host(&a.devices),
         ..VerifyOptions::default()
     };
     let progress = Progress::start(common, "reading");
     let mut timings = Timings::default();
     let report = if a.model.model.is_dir() {
-        let dir = ProgramDir::open(&a.model.model)?;
-        dir.warnings().iter().for_each(|w| output::note(common, w));
+        let dir = run::program(&a.model, &a.devices, common)?;
+        if a.model.weights.is_some() {
+            let problem = "is verified on small integers; leave --weights out";
+            return Err(Failure::file(&a.model.model, problem));
+        }
+        options.devices = a.devices.devices.clone().unwrap_or_else(|| dir.best_devices());
         verify::verify_directory(&dir, &options, &mut timings, &mut |what| progress.say(what))?
     } else {
         let model = run::open_architecture(&a.model, common)?;

@@ -188,6 +188,19 @@ impl ProgramDir {
         self.variants.iter().map(|v| v.programs.len()).max().unwrap_or(1)
     }
 
+    /// Whether devices run the program: as many as it was compiled for, of a kind that it has code for.
+    pub(crate) fn fits(&self, devices: &Devices) -> Result<(), ProgramError> {
+        let (has, given) = (self.devices(), devices.count());
+        if has != given {
+            let problem = format!("is a program for {has} device(s), not for the {given} of {devices}");
+            return Err(self.unusable(problem));
+        }
+        self.variants.iter().try_for_each(|v| match v.loadable(devices.kind()) {
+            Ok(_) => Ok(()),
+            Err(why) => Err(self.unusable(why)),
+        })
+    }
+
     /// CPU devices that run the program: as many as it was compiled for.
     pub fn cpus(&self) -> Devices {
         if self.devices() == 1 { Devices::one(DeviceKind::Cpu) } else { Devices::two(DeviceKind::Cpu) }

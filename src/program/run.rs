@@ -23,18 +23,11 @@ pub struct ProgramSession<'d> {
 }
 
 impl<'d> ProgramSession<'d> {
-    /// Opens devices, as many as the program was compiled for; `threads` is for each CPU device, `None` for the
-    /// machine's cores divided by the devices.
+    /// Opens devices, as many as the program was compiled for; `host` says how this machine
+    /// executes those that are not GPUs.
     pub fn new(dir: &'d ProgramDir, devices: &Devices, host: HostOptions) -> Result<ProgramSession<'d>, ProgramError> {
-        let (has, given) = (dir.devices(), devices.count());
-        if has != given {
-            let problem = format!("is a program for {has} device(s), not for the {given} of {devices}");
-            return Err(dir.unusable(problem));
-        }
+        dir.fits(devices)?;
         let kind = devices.kind();
-        for v in dir.variants() {
-            v.loadable(kind).map_err(|why| dir.unusable(why))?;
-        }
         // The code is there already, in the precision that it was compiled for.
         let engines = Engines::open(devices, Precision::F32, host).map_err(RunError::from)?;
         let lookups = lookups::find(&dir.variants()[0].whole);

@@ -26,6 +26,9 @@ pub enum OpenError {
         /// Why it cannot be used, and what can.
         problem: String,
     },
+    /// The devices make no asynchronous copies that this machine decides on.
+    #[error("{0}: when copies happen can be chosen for ptx devices only")]
+    Effects(Devices),
     /// The devices do not compute in that precision.
     #[error("{0} compute in f32 only; leave the precision out, or use ptx:0 or cuda:0")]
     Precision(Devices),
@@ -65,6 +68,9 @@ impl Engines {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = host.threads.unwrap_or((cores / devices.count()).max(1));
         match devices.kind() {
+            DeviceKind::Cpu | DeviceKind::Cuda if host.effects != Effects::default() => {
+                Err(OpenError::Effects(devices.clone()))
+            }
             DeviceKind::Cpu if precision != Precision::F32 => Err(OpenError::Precision(devices.clone())),
             DeviceKind::Cpu => {
                 let team = |_| Ok(Arc::new(Team::new(threads)?));

@@ -13,7 +13,7 @@ pub use report::{Execution, ProgramVerdict, VerifyReport};
 use crate::driver::{self, CompileError, Compiled, Loadable};
 use crate::kernels;
 use crate::program::{ProgramDir, ProgramError};
-use crate::runtime::{self, Call, DeviceKind, Devices, Engines, HostOptions, Variant};
+use crate::runtime::{self, Call, DeviceKind, Devices, Effects, Engines, HostOptions, Variant};
 use crate::session::{self, RunError};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::{Graph, ParamKind, Tensor, interp};
@@ -56,8 +56,8 @@ pub struct VerifyOptions {
     pub devices: Devices,
     /// What programs are planned for; `None`: what the devices are, or stand for.
     pub hardware: Option<Hardware>,
-    /// Threads per CPU device; `None`: the machine's cores divided by the devices.
-    pub threads: Option<usize>,
+    /// How this machine executes programs.
+    pub host: HostOptions,
     /// Graphs with at most so many scalar operations are run by the reference interpreter, others by compiled kernels.
     pub interpreted_flops: u64,
 }
@@ -75,7 +75,7 @@ impl Default for VerifyOptions {
             parts: None,
             devices: Devices::two(DeviceKind::Cpu),
             hardware: None,
-            threads: None,
+            host: HostOptions::default(),
             interpreted_flops: 20_000_000,
         }
     }
@@ -124,6 +124,7 @@ pub fn verify_directory(
     timings: &mut Timings,
     progress: Progress<'_>,
 ) -> Result<VerifyReport, VerifyError> {
+    dir.fits(&options.devices)?;
     let mut programs = Vec::new();
     for v in dir.variants() {
         let name = v.rows.map_or("whole".to_string(), |r| format!("{r} rows"));
@@ -288,7 +289,8 @@ impl<'g> Whole<'g> {
                 timings.time("execute whole", || interp::run(self.graph, self.args.clone())).map_err(defect)?
             } else {
                 let cpu = Devices::one(DeviceKind::Cpu);
-                let alone = VerifyOptions { devices: cpu, hardware: None, ..self.options.clone() };
+                let host = HostOptions { effects: Effects::default(), ..self.options.host };
+                let alone = VerifyOptions { devices: cpu, hardware: None, host, ..self.options.clone() };
                 let one = compiled(self.graph, Strategy::One, &alone, timings)?;
                 timings.time("execute whole", || self.run(one.loadable(), &alone))?
             };
@@ -334,8 +336,7 @@ impl<'g> Whole<'g> {
 
     /// Runs a program on devices.
     fn run(&self, program: Loadable<'_>, options: &VerifyOptions) -> Result<Vec<Tensor>, VerifyError> {
-        let host = HostOptions { threads: options.threads, ..HostOptions::default() };
-        let engines = Engines::open(&options.devices, Precision::F32, host).map_err(RunError::from)?;
+        let engines = Engines::open(&options.devices, Precision::F32, options.host).map_err(RunError::from)?;
         let mut variant = Variant::new(program, &engines, |i| Ok::<_, RunError>(self.args[i].clone()))?;
         let is_input = |p: &intwain_ir::Param| matches!(p.kind, ParamKind::Input { .. });
         let params = self.graph.params.iter().zip(&self.args);
