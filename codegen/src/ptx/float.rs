@@ -1,6 +1,7 @@
 //! The scalar table on floats.
 
 use super::EmitError;
+use super::elementary;
 use super::emit::Emitter;
 use super::range::{Interval, of_type};
 use super::stream::Stream;
@@ -100,6 +101,9 @@ impl Emitter<'_> {
                 let y = self.select(above, k(1.0), v);
                 self.select(below, k(-1.0), y)
             }
+            Unary::Exp if class == Class::Float => elementary::exp(self, v),
+            Unary::Sqrt if class == Class::Float => elementary::root(self, v),
+            Unary::Rsqrt if class == Class::Float => elementary::reciprocal_root(self, v),
             Unary::Sqrt => self.t.op(class, &format!("sqrt.rn.{ty}"), &[v]),
             Unary::Rsqrt => {
                 let root = self.t.op(class, &format!("sqrt.rn.{ty}"), &[v]);
@@ -160,6 +164,7 @@ impl Emitter<'_> {
             Binary::Add => "add.rn",
             Binary::Sub => "sub.rn",
             Binary::Mul => "mul.rn",
+            Binary::Div if a == float(1.0) => return Ok(elementary::reciprocal(self, b)),
             Binary::Div => "div.rn",
             Binary::FloorDiv => {
                 let q = self.t.op(class, &format!("div.rn.{ty}"), &[a, b]);

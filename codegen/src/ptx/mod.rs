@@ -6,8 +6,8 @@
 //!
 //! How elements are held: bool as a predicate; i8, u8 and i16 widened to 32 bits; f16 and bf16 as their bits, computed
 //! in f32; everything else as itself. In memory a bool is a byte. A vector is a group of registers. Constants are
-//! immediates. Every rounding is spelled out, nothing is flushed or contracted, so a kernel gives the bits of
-//! [`intwain_ir::scalar`].
+//! immediates. Every rounding is spelled out, nothing is contracted, so a kernel gives the bits of
+//! [`intwain_ir::scalar`], but for the functions of `elementary`, which state their errors.
 //!
 //! Indices, i64 in the IR, live in 32 bits where interval arithmetic shows that they fit. Short conditionals become
 //! guarded instructions; results that nothing reads are dropped.
@@ -18,6 +18,7 @@ mod address;
 mod bits;
 mod cast;
 mod control;
+mod elementary;
 mod emit;
 mod float;
 mod index;

@@ -8,7 +8,7 @@
 //! Error bounds over all finite arguments, in units in the last place of the result (tested in `tests`):
 //! exp, sin and cos 1; expm1, log, log1p, tanh, logistic, erf, asin, acos, atan, atan2, sinh, cosh and pow 2; tan,
 //! asinh, acosh and atanh 3. Polynomials are minimax fits, leading coefficients rounded to f32 first. NaN gives NaN;
-//! infinities and signed zeros give the limits.
+//! infinities and signed zeros give the limits. On GPUs exp alone is another sequence, with a bound of its own.
 //!
 //! The remainder of a division is a call ([`Libcall`]), and so are all functions of f64. f16 and bf16 go through f32.
 

@@ -1,6 +1,7 @@
-//! Emitted text runs on the emulator and gives the bits of the scalar table.
+//! Emitted text runs on the emulator and gives the bits of the scalar table, or elementary functions within their errors.
 
 mod control;
+mod elementary;
 mod table;
 
 use super::module;

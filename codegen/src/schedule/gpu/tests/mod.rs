@@ -9,7 +9,7 @@ mod rows;
 
 use super::{Gpu, GpuKernel, harness};
 use crate::schedule::tests::tensor;
-use intwain_ir::compute::Compute;
+use intwain_ir::compute::{Compute, Expr};
 use intwain_ir::ops::{self, Body, Op};
 use intwain_ir::scalar::Unary;
 use intwain_ir::{DType, Tensor, Type, interp};
@@ -50,6 +50,17 @@ struct Done {
     launches: usize,
 }
 
+/// What elementary functions in an expression may differ by, relative to the scale of results of a type.
+fn elementary(compute: &Compute, dtype: DType) -> f64 {
+    let approximated = |e: &Expr| matches!(e, Expr::Unary(Unary::Exp | Unary::Sqrt | Unary::Rsqrt, _));
+    match dtype {
+        _ if !compute.exprs().any(|(_, e)| approximated(e)) => 0.0,
+        DType::F16 => 1e-3,
+        DType::BF16 => 1e-2,
+        _ => 1e-6,
+    }
+}
+
 /// Runs a schedule and compares it with the interpreter: bit for bit, or within `bound` of the scale of the results.
 fn check(which: Which, compute: &Compute, args: &[Tensor], results: &[Type], bound: f64, what: &str) -> Done {
     let operand_types: Vec<Type> = args.iter().map(|t| t.ty.clone()).collect();
@@ -64,6 +75,7 @@ fn compare(k: &GpuKernel, compute: &Compute, args: &[Tensor], results: &[Type], 
     assert_eq!(names.len(), k.launches.len(), "{what}: kernels of one schedule have different names");
     let out = harness::run(k, &args.iter().collect::<Vec<_>>(), &types(results));
     for (w, g) in want.iter().zip(&out.results) {
+        let bound = bound.max(elementary(compute, w.ty.dtype));
         let scale = (0..w.elements()).map(|i| w.get(i).to_f64().abs()).filter(|x| x.is_finite()).fold(1.0, f64::max);
         for i in 0..w.elements() {
             let (x, y) = (w.get(i), g.get(i));
