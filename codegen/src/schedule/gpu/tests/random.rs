@@ -2,13 +2,14 @@
 //!
 //! Operands hold small integers, so that sums are exact in any order and every schedule gives the interpreter's bits.
 
-use super::{Which, check, f32s};
+use super::{Gpu, Which, check, compare, f32s, types};
+use crate::schedule::gpu::Precision;
 use intwain_ir::compute::{Axis, Compute, ExprId, Guard, Index, Order};
 use intwain_ir::scalar::{Binary, Compare, Reduce, Unary};
 use intwain_ir::{DType, Scalar, Shape, Tensor, Type};
 
 /// Computes per run; `RANDOM_COMPUTES=first..end` in the environment runs others.
-const SEEDS: std::ops::Range<u64> = 0..120;
+const SEEDS: std::ops::Range<u64> = 0..100;
 /// Most positions of the results times those of one reduction.
 const WORK: usize = 60_000;
 
@@ -196,7 +197,8 @@ impl Sketch {
                 0 => self.c.number(dtype, 2.0),
                 1 => {
                     let i = self.index(scope);
-                    self.c.index_value(dtype, i.modulo(5, &self.c.extents().to_vec()))
+                    let small = i.modulo(5, self.c.extents());
+                    self.c.index_value(dtype, small)
                 }
                 2 => self.take(dtype, scope),
                 _ => self.load(dtype, scope),
@@ -230,6 +232,26 @@ impl Sketch {
         }
     }
 
+    /// A contraction, as a model has it: each factor has some of the result's axes and the one that is summed.
+    fn contraction(&mut self, scope: &[Axis]) -> ExprId {
+        let extent = self.r.extent().min(WORK / self.positions.max(1) + 1);
+        let k = self.c.reduce_axis(extent);
+        let half = scope.len() / 2;
+        let from = self.r.pick(&[DType::F32, DType::F16, DType::BF16]);
+        let factor = |s: &mut Sketch, own: &[Axis]| {
+            let mut axes = own.to_vec();
+            axes.insert(s.r.below(own.len() + 1), k);
+            let shape: Vec<usize> = axes.iter().map(|a| s.c.extents()[a.0 as usize]).collect();
+            let ty = Type::new(from, shape.as_slice());
+            s.operands.push(ty.clone());
+            let x = s.c.load(s.operands.len() - 1, &ty, axes.into_iter().map(Index::axis).collect());
+            s.c.cast(DType::F32, x)
+        };
+        let (x, y) = (factor(self, &scope[..half]), factor(self, &scope[half..]));
+        let product = self.c.binary(Binary::Mul, x, y);
+        self.c.reduce(Reduce::Sum, vec![k], Order::Fma, product)
+    }
+
     /// A Compute with one or two results, and their types.
     fn finish(mut self) -> (Compute, Vec<Type>, Vec<Type>) {
         let scope: Vec<Axis> = self.c.axes().collect();
@@ -238,7 +260,13 @@ impl Sketch {
         for _ in 0..1 + usize::from(self.r.below(4) == 0) {
             let dtype = self.r.pick(&[DType::F32, DType::F32, DType::F32, DType::I32, DType::F64, DType::I64]);
             let depth = self.r.below(4);
-            let x = self.value(dtype, &scope, depth);
+            let x = match (dtype, self.r.below(5)) {
+                (DType::F32, 0) => {
+                    let (x, y) = (self.contraction(&scope), self.value(dtype, &scope, depth / 2));
+                    self.c.binary(Binary::Add, x, y)
+                }
+                _ => self.value(dtype, &scope, depth),
+            };
             let stored = match dtype {
                 DType::F32 => self.r.pick(&[DType::F32, DType::F32, DType::F16, DType::BF16]),
                 _ => dtype,
@@ -274,9 +302,12 @@ fn random_computes() {
     for seed in seeds {
         let (c, operands, results) = Sketch::new(seed).finish();
         let args: Vec<Tensor> = operands.iter().enumerate().map(|(i, t)| integers(t, seed + i as u64)).collect();
-        for which in [Which::Naive, Which::Fast] {
-            let what = format!("compute {seed}, {which:?}");
-            let run = || check(which, &c, &args, &results, 0.0, &what);
+        let (of, to) = (types(&operands), types(&results));
+        let fast = Precision::ALL.map(|precision| Gpu { precision }.schedule("k", &c, &of, &to));
+        let kernels = [Gpu::default().schedule_naive("k", &c, &of, &to)].into_iter().chain(fast);
+        for k in kernels {
+            let what = format!("compute {seed}, {}", k.schedule);
+            let run = || compare(&k, &c, &args, &results, 0.0, &what);
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
                 failed += &format!("{what}\n{c}\n{operands:?} -> {results:?}\n");
             }
