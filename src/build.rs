@@ -167,7 +167,7 @@ pub fn write(
     }
     let asked = request.asked();
     let machine = (&request.hardware, request.precision);
-    Ok(timings.time("write", || program::write(dir, model, machine, &variants, asked))?)
+    Ok(program::write(dir, model, machine, &variants, asked, timings)?)
 }
 
 /// The model's graph after the passes before placement.

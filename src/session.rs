@@ -146,7 +146,7 @@ impl<'m> Session<'m> {
     }
 
     fn add(&mut self, rows: usize, asked: Option<Strategy>, compiled: Compiled) -> Result<usize, RunError> {
-        let variant = self.load(&compiled)?;
+        let variant = self.load_timed(&compiled)?;
         self.variants.push(Loaded { rows, asked, variant, compiled: Arc::new(compiled) });
         Ok(self.variants.len() - 1)
     }
@@ -202,13 +202,21 @@ impl<'m> Session<'m> {
         let ordered = order(&graph, &all)?;
         check_types(&graph, &ordered)?;
         let compiled = compile(graph, &self.options, &mut self.timings)?;
-        let mut variant = self.load(&compiled)?;
+        let mut variant = self.load_timed(&compiled)?;
         let mut outputs: Vec<Tensor> = compiled.outputs.iter().map(|o| Tensor::zeros(o.ty.clone())).collect();
         let call = [Call { variant: 0, rows: None }];
         let ordered: Vec<&Tensor> = ordered.iter().map(AsRef::as_ref).collect();
         runtime::run(&mut [&mut variant], &call, &ordered, &mut outputs)
             .inspect_err(|_| self.variants.iter_mut().for_each(|v| v.variant.distrust()))?;
         Ok(compiled.outputs.iter().map(|o| o.name.to_string()).zip(outputs).collect())
+    }
+
+    /// Makes kernels and memory for a program, and takes the time.
+    fn load_timed(&mut self, compiled: &Compiled) -> Result<Variant, RunError> {
+        let mut timings = std::mem::take(&mut self.timings);
+        let variant = timings.time("load", || self.load(compiled));
+        self.timings = timings;
+        variant
     }
 
     /// Memory for a program, with the model's weights in it.

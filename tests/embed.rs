@@ -73,7 +73,8 @@ fn variants_of_a_program_may_use_unlike_numbers_of_devices() {
     for (i, variants) in orders.into_iter().enumerate() {
         let variants = variants.map(|(rows, strategy)| compile(rows, strategy));
         let path = folder.path().join(i.to_string());
-        intwain::program::write(&path, &model, (&hardware, Precision::F32), &variants, None).unwrap();
+        intwain::program::write(&path, &model, (&hardware, Precision::F32), &variants, None, &mut Timings::default())
+            .unwrap();
         let dir = ProgramDir::open(&path).unwrap();
         let found = ProgramSession::new(&dir, &dir.cpus(), HostOptions { threads: Some(1), ..HostOptions::default() })
             .unwrap()

@@ -39,7 +39,7 @@ pub struct Buffer {
 pub struct BufferId(pub u32);
 
 /// A kernel to be generated. Equal kernels are generated once.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct KernelSpec {
     /// The name of the layer that uses it first.
     pub name: String,
@@ -52,7 +52,7 @@ pub struct KernelSpec {
 }
 
 /// What a command does.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Runs a kernel.
     Kernel(usize),
@@ -69,7 +69,7 @@ pub enum Action {
 /// The body's parameters are, in order, the states, one position of each sequence, and tensors that every step sees;
 /// its outputs are the new states, then what is stacked. Of the tensors that every step sees, those that are known when
 /// weights load are weights of the body, so that its `prepare` commands run once.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Loop {
     /// Number of steps.
     pub count: usize,
@@ -84,7 +84,7 @@ pub struct Loop {
 }
 
 /// What a device does next.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Command {
     /// What it does.
     pub action: Action,
@@ -110,7 +110,7 @@ pub struct Binding {
 }
 
 /// What one device holds and does.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DeviceProgram {
     /// The device.
     pub device: usize,

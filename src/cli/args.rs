@@ -29,7 +29,7 @@ pub(crate) struct Common {
     /// Say what was chosen and what it takes.
     #[arg(short, long, global = true)]
     pub(crate) verbose: bool,
-    /// Print how long each pass took.
+    /// Print how long each pass took, and making and loading kernels.
     #[arg(long, global = true)]
     pub(crate) time: bool,
     /// Color errors.

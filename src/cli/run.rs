@@ -9,6 +9,7 @@ use crate::runtime::{Devices, HostOptions};
 use crate::session::{Fallback, Session, SessionOptions};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::Tensor;
+use intwain_passes::Timings;
 use intwain_passes::hardware::Hardware;
 use serde::Serialize;
 use std::fmt;
@@ -121,7 +122,8 @@ pub(crate) fn program(model: &ModelArgs, devices: &DeviceArgs, common: &Common) 
 
 /// Runs a program directory.
 fn directory(a: &RunArgs, common: &Common) -> Result<(), Failure> {
-    let mut dir = program(&a.model, &a.devices, common)?;
+    let mut timings = Timings::default();
+    let mut dir = timings.time("open", || program(&a.model, &a.devices, common))?;
     if let Some(weights) = &a.model.weights {
         dir = dir.with_weights(weights)?;
     }
@@ -131,6 +133,7 @@ fn directory(a: &RunArgs, common: &Common) -> Result<(), Failure> {
     let progress = Progress::start(common, "running");
     let (outputs, seconds) = repeat(a, || Ok(session.run(&inputs)?))?;
     drop(progress);
+    output::times(common, &timings);
     finish(a, common, &outputs, seconds)
 }
 

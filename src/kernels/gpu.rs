@@ -70,9 +70,9 @@ pub(crate) struct Communication {
     pub(crate) launch: Option<Launch<ExchangeArgument>>,
 }
 
-/// Schedules and emits the kernels of a program and of the bodies of its loops.
-pub(crate) fn compile(gpu: &Gpu, program: &DeviceProgram) -> Result<GpuCode, EmitError> {
-    Ok(compile_all(gpu, &[program])?.remove(0))
+/// Schedules and emits the kernels of the devices' programs and of the bodies of their loops.
+pub(crate) fn compile(gpu: &Gpu, programs: &[DeviceProgram]) -> Result<Vec<GpuCode>, EmitError> {
+    Ok(compile_variants(gpu, &[programs])?.remove(0))
 }
 
 /// The same for several programs of one device, whose kernels are in one module.
@@ -92,15 +92,37 @@ fn compile_all(gpu: &Gpu, programs: &[&DeviceProgram]) -> Result<Vec<GpuCode>, E
 }
 
 /// The code of the devices of several programs for one model, in the order of the programs: each device has one module.
+/// Devices are worked on at the same time; those that do the same share what is made.
 pub(crate) fn compile_variants(gpu: &Gpu, variants: &[&[DeviceProgram]]) -> Result<Vec<Vec<GpuCode>>, EmitError> {
     let devices = variants.iter().map(|v| v.len()).max().unwrap_or(0);
+    let of = |d: usize| variants.iter().filter_map(|v| v.get(d)).collect::<Vec<&DeviceProgram>>();
+    let programs: Vec<Vec<&DeviceProgram>> = (0..devices).map(of).collect();
+    // For each device the first that does the same.
+    let like = |d: usize| (0..d).find(|&e| alike(&programs[e], &programs[d])).unwrap_or(d);
+    let like: Vec<usize> = (0..devices).map(like).collect();
+    let code: Vec<Option<Vec<GpuCode>>> = std::thread::scope(|scope| {
+        let compile = |d: usize| {
+            let programs = &programs[d];
+            (like[d] == d).then(|| scope.spawn(move || compile_all(gpu, programs)))
+        };
+        let started: Vec<_> = (0..devices).map(compile).collect();
+        let ended = started
+            .into_iter()
+            .map(|work| work.map(|w| w.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).transpose());
+        ended.collect::<Result<_, _>>()
+    })?;
     let mut made: Vec<Vec<GpuCode>> = variants.iter().map(|_| Vec::new()).collect();
-    for d in 0..devices {
-        let programs: Vec<&DeviceProgram> = variants.iter().filter_map(|v| v.get(d)).collect();
-        let with = made.iter_mut().zip(variants).filter(|(_, v)| d < v.len());
-        with.zip(compile_all(gpu, &programs)?).for_each(|((list, _), code)| list.push(code));
+    for (d, like) in like.iter().enumerate() {
+        let with = made.iter_mut().zip(variants).filter(|(_, v)| d < v.len()).map(|(list, _)| list);
+        with.zip(code[*like].iter().flatten()).for_each(|(list, code)| list.push(code.clone()));
     }
     Ok(made)
+}
+
+/// Whether two devices do the same in all programs.
+fn alike(a: &[&DeviceProgram], b: &[&DeviceProgram]) -> bool {
+    let same = |(a, b): (&&DeviceProgram, &&DeviceProgram)| **a == DeviceProgram { device: a.device, ..(*b).clone() };
+    a.len() == b.len() && a.iter().zip(b).all(same)
 }
 
 /// The channel of a communication.

@@ -9,6 +9,7 @@ use crate::report;
 use intwain_codegen::ptx::EmitError;
 use intwain_codegen::schedule::gpu::{Gpu, Precision};
 use intwain_ir::{DType, ParamKind, Tensor, Type};
+use intwain_passes::Timings;
 use intwain_passes::hardware::{DeviceKind, Hardware};
 use intwain_passes::place::Strategy;
 use intwain_passes::program::DeviceProgram;
@@ -26,10 +27,15 @@ pub fn write(
     (hardware, precision): (&Hardware, Precision),
     variants: &[Compiled],
     asked: Option<Strategy>,
+    timings: &mut Timings,
 ) -> Result<Manifest, ProgramError> {
     compiles_for(dir, hardware)?;
     let partial = beside(dir, "partial")?;
-    let result = fill(&partial, model, (hardware, precision), variants, asked).and_then(|m| {
+    let programs: Vec<&[DeviceProgram]> = variants.iter().map(|v| &v.programs[..]).collect();
+    let code = timings.time("kernels", || code(hardware, precision, &programs))?;
+    let written =
+        timings.time("write", || fill(&partial, model, (hardware, precision), variants, code.as_deref(), asked));
+    let result = written.and_then(|m| {
         put(&partial, dir)?;
         Ok(m)
     });
@@ -121,11 +127,11 @@ fn fill(
     model: &Model,
     (hardware, precision): (&Hardware, Precision),
     variants: &[Compiled],
+    code: Option<&[Vec<GpuCode>]>,
     asked: Option<Strategy>,
 ) -> Result<Manifest, ProgramError> {
     std::fs::create_dir(dir).map_err(ProgramError::io(dir))?;
     let mut files = Files { dir, hashes: BTreeMap::new() };
-    let code = code(hardware, precision, &variants.iter().map(|v| &v.programs[..]).collect::<Vec<_>>())?;
     let mut listed = Vec::new();
     let mut plan = String::new();
     for (i, compiled) in variants.iter().enumerate() {

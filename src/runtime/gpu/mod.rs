@@ -43,7 +43,7 @@ pub(super) fn load(
 ) -> Result<Vec<Box<dyn Device>>, LoadError> {
     let code: Vec<GpuCode> = match code {
         Some(code) => code.to_vec(),
-        None => programs.iter().map(|p| kernels::gpu::compile(target, p)).collect::<Result<_, _>>()?,
+        None => kernels::gpu::compile(target, programs)?,
     };
     let mailboxes = code.iter().zip(drivers).map(|(c, driver)| Mailboxes::new(driver, c));
     let mailboxes: Vec<Mailboxes> = mailboxes.collect::<Result<_, _>>()?;
