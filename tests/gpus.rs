@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 fn example(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name).display().to_string()
@@ -116,4 +117,33 @@ fn programs_give_the_same_through_the_driver_as_on_emulated_devices() {
             assert_eq!(run(devices, split, peers), emulated, "{devices} {split} {peers:?}");
         }
     }
+}
+
+/// Whichever launch fails, on whichever device: the other does not wait for it.
+#[test]
+fn a_gpu_that_fails_stops_the_other() {
+    let libraries = driver();
+    let (inputs, model) = (example("pairs.npz"), example("two_tower.json"));
+    let run = |fails: usize| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_intwain"));
+        command.args(["run", &model, "--inputs", &inputs, "--devices", "cuda:0,cuda:1", "--split", "tensor"]);
+        command.env("LD_LIBRARY_PATH", libraries.path()).env("MOCK_FAILS", fails.to_string());
+        command.output().unwrap()
+    };
+    let start = Instant::now();
+    let mut launches = 0;
+    loop {
+        let ran = run(launches);
+        if ran.status.success() {
+            break;
+        }
+        assert_eq!(ran.status.code(), Some(70));
+        // A kernel that is released reads a message that never came, which the emulator may report first.
+        let said = text(&ran.stderr);
+        let known = said.contains("on purpose") || said.contains("uninitialised global memory");
+        assert!(said.contains("layer `") && known, "{said}");
+        launches += 1;
+    }
+    assert!(launches > 4, "only {launches} launches");
+    assert!(start.elapsed() < Duration::from_secs(60), "a device waited for one that had failed");
 }

@@ -2,7 +2,8 @@
 //! programs through its CUDA path on machines without a GPU. Two GPUs of compute capability 8.0.
 //!
 //! Where the driver would queue, this acts at once, which is one of the orders that the driver may choose. Handles are
-//! numbers; those that were never given are refused, as is everything that the emulator finds in a kernel.
+//! numbers; those that were never given are refused, as is everything that the emulator finds in a kernel. Launch number
+//! MOCK_FAILS of the environment fails.
 #![allow(clippy::missing_safety_doc, reason = "the interface is NVIDIA's, whose manual says what callers owe")]
 #![allow(non_snake_case, reason = "NVIDIA's names")]
 

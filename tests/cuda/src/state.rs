@@ -4,6 +4,7 @@ use intwain_emulator::{AddressSpace, Arg, Device, Launch, Module};
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Number of GPUs.
@@ -37,6 +38,8 @@ pub(crate) struct State {
     modules: Mutex<Vec<Option<Arc<Module>>>>,
     functions: Mutex<Vec<Function>>,
     peers: Mutex<Vec<(usize, usize)>>,
+    /// Launches so far.
+    launches: AtomicUsize,
     fault: Mutex<&'static CStr>,
 }
 
@@ -55,6 +58,7 @@ pub(crate) fn state() -> &'static State {
             modules: Mutex::default(),
             functions: Mutex::default(),
             peers: Mutex::default(),
+            launches: AtomicUsize::new(0),
             fault: Mutex::new(c"no fault"),
         }
     })
@@ -159,6 +163,11 @@ impl State {
 
     pub(crate) fn launch(&self, function: usize, (grid, block, shared): Shape, args: &[u64]) -> Result<(), Fault> {
         let f = self.find(function)?;
+        let number = self.launches.fetch_add(1, Ordering::Relaxed);
+        if std::env::var("MOCK_FAILS").is_ok_and(|n| n.parse() == Ok(number)) {
+            *lock(&self.fault) = c"on purpose";
+            return Err(Fault::Launch);
+        }
         let args: Vec<Arg> = args.iter().map(|a| Arg::U64(*a)).collect();
         let done = self.current()?.launch(&f.module, &f.name, Launch { grid, block, shared }, &args);
         done.map(|_| ()).map_err(|e| {
