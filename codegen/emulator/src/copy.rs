@@ -150,7 +150,8 @@ pub(crate) fn wait(m: &mut Machine<'_, '_>, pending: Option<u32>, exec: u32) {
         let landed = match pending {
             None => exec & copy.lanes,
             Some(pending) => {
-                let done = |lane: usize| copy.group[lane] != 0 && copy.group[lane] + pending <= committed[lane];
+                let done =
+                    |lane: usize| copy.group[lane] != 0 && copy.group[lane].saturating_add(pending) <= committed[lane];
                 fast::mask(done) & exec & copy.lanes
             }
         };

@@ -217,7 +217,8 @@ pub(crate) fn run_parallel(context: &Context<'_>, space: &AddressSpace, workers:
 /// Checks a launch against the kernel's and the hardware's limits.
 pub(crate) fn check_shape(program: &Program, launch: Launch) -> Result<(), LaunchError> {
     let wrong = |reason: String| Err(LaunchError::Shape { kernel: program.name.clone(), reason });
-    let threads = launch.block.iter().map(|&n| u64::from(n)).product::<u64>();
+    let product = |extents: [u32; 3]| extents.iter().fold(1u64, |n, &e| n.saturating_mul(e.into()));
+    let threads = product(launch.block);
     let [x, y, z] = launch.grid;
     if launch.block.contains(&0) || threads > 1024 || launch.block[2] > 64 {
         return wrong(format!("a block of {:?} threads; 1 to 1024 are possible, z up to 64", launch.block));
@@ -228,11 +229,8 @@ pub(crate) fn check_shape(program: &Program, launch: Launch) -> Result<(), Launc
     if let Some(exact) = program.exact_threads.filter(|&e| e != launch.block) {
         return wrong(format!("blocks of {:?} threads where .reqntid asks for {exact:?}", launch.block));
     }
-    if let Some(most) = program.max_threads {
-        let most = most.iter().map(|&n| u64::from(n)).product::<u64>();
-        if threads > most {
-            return wrong(format!("{threads} threads a block where .maxntid allows {most}"));
-        }
+    if let Some(most) = program.max_threads.map(product).filter(|&most| threads > most) {
+        return wrong(format!("{threads} threads a block where .maxntid allows {most}"));
     }
     let shared = program.shared_bytes + u64::from(launch.shared);
     if shared > 227 << 10 {

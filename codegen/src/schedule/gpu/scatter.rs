@@ -34,7 +34,7 @@ impl Gpu {
         if count <= FEW {
             return GpuKernel { launches: vec![s.scan()], workspace: 0, schedule: "scatter" };
         }
-        let list = (count * DType::I32.size()).next_multiple_of(ALIGNMENT as usize);
+        let list = (count * s.listed().size()).next_multiple_of(ALIGNMENT as usize);
         let lists = Lists { keys: 0, order: list };
         let launches = vec![s.sort(lists), s.segments(lists)];
         GpuKernel { launches, workspace: 2 * list, schedule: "sorted scatter" }
@@ -224,8 +224,14 @@ impl Scatter<'_> {
         d.finish()
     }
 
+    /// Type of the lists' elements, which holds the number of every row and the end of the table.
+    fn listed(&self) -> DType {
+        let most = self.count.max(self.table.shape[0]);
+        if i32::try_from(most).is_ok() { DType::I32 } else { DType::I64 }
+    }
+
     fn list(&self, d: &mut Draft, at: usize, access: Access) -> Place {
-        d.param(Argument::Workspace(at), DType::I32, self.count, access)
+        d.param(Argument::Workspace(at), self.listed(), self.count, access)
     }
 
     /// Row `i` counts the rows before it in the order, and so knows its place there.
@@ -249,7 +255,7 @@ impl Scatter<'_> {
                 let next = b.select(counts, more, so_far);
                 place = b.close_loop(each, &[next])[0];
             }
-            let (key, row) = (b.cast(DType::I32, key), b.cast(DType::I32, number));
+            let (key, row) = (b.cast(self.listed(), key), b.cast(self.listed(), number));
             b.store(keys, place, 0, key);
             b.store(order, place, 0, row);
         });
