@@ -41,9 +41,13 @@ pub(super) const TILES: [Tile; 11] = [
     tile(4, 128, 4, 4, 25),
 ];
 
-/// Tiles for elements of 8 bytes.
-pub(super) const WIDE_TILES: [Tile; 4] =
-    [tile(64, 64, 4, 4, 100), tile(32, 64, 4, 4, 90), tile(128, 16, 4, 4, 70), tile(4, 128, 4, 4, 40)];
+/// Tiles for elements of 8 bytes. What a thread has on its way must fit into registers beside its sums.
+pub(super) const WIDE_TILES: [Tile; 4] = [
+    tile(64, 64, 4, 4, 100),
+    tile(32, 64, 4, 4, 90),
+    tile(128, 16, 4, 4, 70),
+    Tile { depth: 8, ..tile(4, 128, 4, 4, 40) },
+];
 
 impl Tile {
     /// Number of tiles of one product.
