@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Assembles emitted PTX with several versions of ptxas and compares what became of it with a table.
 
-    python tools/ptxas_check.py PATH... [--cache DIR] [--table FILE] [--bless] [--subset] [--update] [--jobs N]
+    python tools/ptxas_check.py PATH... [--cache DIR] [--table FILE] [--bless] [--subset] [--ends] [--update] [--jobs N]
 
 A PATH is a `.ptx` file, a program directory or a directory of either. Every distinct kernel text is assembled once by every ptxas for
 each of its targets. It fails on any error or warning, on spills and on local memory. Registers, shared memory and the instructions of
 sm_80 (by the ptxas that `TABLE_BY` names) are compared with the table, exactly; `--bless` writes them there, and keeps what the table
-says of programs that were not given. A program that only the table knows is a failure unless `--subset` is said.
+says of programs that were not given. A program that only the table knows is a failure unless `--subset` is said. `--ends` leaves out all but the
+first target of the older ptxas and the last of the newest.
 
 The tools come from PyPI's wheels, unpacked under the cache directory, where they are looked for first; `--update` asks PyPI for newer
 ones where the newest is wanted. The standard library is enough.
@@ -218,6 +219,11 @@ def run(args):
     cache = pathlib.Path(args.cache)
     assemblers = [(*get_tool(cache, package, version, "ptxas", args.update), targets) for package, version, targets in ASSEMBLERS]
     nvdisasm, _ = get_tool(cache, *DISASSEMBLER, "nvdisasm", args.update)
+    if args.ends:
+        assemblers = [
+            (path, version, targets[-1:] if version not in (ASSEMBLERS[0][1], TABLE_BY) else [TABLE_TARGET])
+            for path, version, targets in assemblers
+        ]
     distinct, names = {}, {}
     for program, file in modules(args.paths):
         for kernel in split(file):
@@ -268,6 +274,7 @@ def main():
     parser.add_argument("--table", default="tests/ptx/table.json")
     parser.add_argument("--bless", action="store_true")
     parser.add_argument("--subset", action="store_true")
+    parser.add_argument("--ends", action="store_true")
     parser.add_argument("--update", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     try:
