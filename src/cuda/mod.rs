@@ -3,12 +3,14 @@
 
 mod device;
 mod machine;
+mod module;
 mod probe;
 mod test;
 
 pub use device::CudaError;
-pub(crate) use device::{CudaDevice, CudaEvent, CudaModule, Peers};
+pub(crate) use device::{CudaDevice, CudaEvent, Peers};
 pub use machine::machine;
+pub(crate) use module::CudaModule;
 pub use probe::{GpuInfo, NoCuda, devices, peer_access};
 pub use test::{CopyTest, copy_test};
 
