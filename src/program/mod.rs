@@ -9,6 +9,7 @@
 //! A directory is trusted as little as a model file: graphs are verified, the split is proved equal to the whole again,
 //! and addresses and launches come from the graphs, never from the manifest, which must agree with them.
 
+mod check;
 mod manifest;
 mod read;
 mod run;

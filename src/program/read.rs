@@ -1,18 +1,15 @@
 //! Opens program directories, and refuses those that are not what they say.
 
-use super::manifest::{self, Manifest, VariantManifest};
-use super::write::targets;
+use super::check::{agree, modules, variant};
+use super::manifest::{self, Manifest};
 use super::{COMPILER, FORMAT, ProgramError};
 use crate::arrays::SafetensorsFile;
 use crate::driver::{self, Loadable, Port};
 use crate::kernels::gpu::GpuCode;
 use crate::model::{Model, ModelOptions, to_tensor};
 use crate::runtime::{DeviceKind, Devices};
-use intwain_codegen::schedule::gpu::{Gpu, Precision};
-use intwain_ir::ops::Op;
-use intwain_ir::{DType, Graph, ParamKind, Rewriter, Stage, Tensor, text, verify};
+use intwain_ir::{DType, Graph, ParamKind, Tensor};
 use intwain_passes::Timings;
-use intwain_passes::check;
 use intwain_passes::check::placement::Interface;
 use intwain_passes::hardware::Catalogue;
 use intwain_passes::program::DeviceProgram;
@@ -54,16 +51,16 @@ pub struct ProgramVariant {
     pub programs: Vec<DeviceProgram>,
     pub(super) params: Vec<Port>,
     pub(super) outputs: Vec<Port>,
-    on_gpus: Option<OnGpus>,
+    pub(super) on_gpus: Option<OnGpus>,
 }
 
 /// What GPUs run, for programs that were compiled for them.
 #[derive(Debug)]
-struct OnGpus {
+pub(super) struct OnGpus {
     /// Code with the text of the directory; why there is none.
-    code: Result<Vec<GpuCode>, String>,
+    pub(super) code: Result<Vec<GpuCode>, String>,
     /// The programs of CPUs that take the GPUs' places.
-    on_cpus: Vec<DeviceProgram>,
+    pub(super) on_cpus: Vec<DeviceProgram>,
 }
 
 impl ProgramVariant {
@@ -83,7 +80,7 @@ impl ProgramVariant {
         Ok(self.compiled(programs, code))
     }
 
-    fn compiled<'a>(&'a self, programs: &'a [DeviceProgram], code: Option<&'a [GpuCode]>) -> Loadable<'a> {
+    pub(super) fn compiled<'a>(&'a self, programs: &'a [DeviceProgram], code: Option<&'a [GpuCode]>) -> Loadable<'a> {
         Loadable { graph: &self.whole, params: &self.params, outputs: &self.outputs, programs, code }
     }
 }
@@ -276,7 +273,7 @@ fn read_manifest(file: &Path) -> Result<Manifest, ProgramError> {
     struct Version {
         format: u32,
     }
-    let text = read(file)?;
+    let text = text(file)?;
     let broken = |e: serde_json::Error| ProgramError::unusable(file, format!("is not a program's manifest: {e}"));
     let Version { format } = serde_json::from_str(&text).map_err(broken)?;
     if format != FORMAT {
@@ -310,7 +307,7 @@ fn short(hash: &str) -> String {
 }
 
 /// A file name without a path in it.
-fn plain<'n>(dir: &Path, name: &'n str) -> Result<&'n str, ProgramError> {
+pub(super) fn plain<'n>(dir: &Path, name: &'n str) -> Result<&'n str, ProgramError> {
     let is_plain = Path::new(name).file_name().is_some_and(|f| f == name);
     if is_plain {
         Ok(name)
@@ -320,149 +317,14 @@ fn plain<'n>(dir: &Path, name: &'n str) -> Result<&'n str, ProgramError> {
 }
 
 fn member(dir: &Path, name: &str) -> Result<String, ProgramError> {
-    read(&dir.join(plain(dir, name)?))
+    text(&dir.join(plain(dir, name)?))
 }
 
-fn read(file: &Path) -> Result<String, ProgramError> {
+/// The text of a file, if it is not too long.
+pub(super) fn text(file: &Path) -> Result<String, ProgramError> {
     let size = std::fs::metadata(file).map_err(ProgramError::io(file))?.len();
     if size > MAX_TEXT {
         return Err(ProgramError::unusable(file, format!("has {size} bytes; at most {MAX_TEXT} are read")));
     }
     std::fs::read_to_string(file).map_err(ProgramError::io(file))
-}
-
-fn variant(dir: &Path, manifest: &Manifest, v: &VariantManifest) -> Result<ProgramVariant, ProgramError> {
-    let explicit = graph(dir, manifest, &v.whole)?;
-    let locals: Vec<Graph> = v.graphs.iter().map(|name| graph(dir, manifest, name)).collect::<Result<_, _>>()?;
-    let path = dir.join("program.json");
-    let unusable = |problem: String| Err(ProgramError::unusable(&path, problem));
-    let devices = explicit.devices;
-    let wrong = locals.iter().enumerate().any(|(k, g)| g.stage != Stage::Local || g.device != k);
-    if explicit.stage != Stage::Explicit || locals.len() != devices || wrong || !(1..=2).contains(&devices) {
-        return unusable(format!("its graphs are not those of one program on {} devices", locals.len()));
-    }
-    let Some(whole) = undivided(&explicit) else { return unusable(format!("{} cannot be read", v.whole)) };
-    if v.rows == manifest.variants[0].rows && architecture(&explicit) != manifest.architecture {
-        return unusable(format!("{} has another architecture than the program was made for", v.whole));
-    }
-    let interface = Interface::of(&explicit);
-    if let Some(fault) = check::placement::check(&whole, &interface, &locals).first() {
-        return unusable(format!("the devices' graphs do not compute the whole one: {fault}"));
-    }
-    let target = match manifest.modules.is_empty() {
-        true => crate::kernels::target_of(DeviceKind::Cpu, Precision::F32),
-        false => crate::kernels::target_of(DeviceKind::Ptx, precision(&path, manifest)?),
-    };
-    let (_, programs) = driver::programs(&locals, &*target, &mut Timings::default());
-    if let Some(fault) = check::program::check(&programs).first() {
-        return unusable(format!("its programs cannot be run: {fault}"));
-    }
-    let (params, outputs) = driver::ports(&explicit);
-    Ok(ProgramVariant { rows: v.rows, whole, interface, locals, programs, params, outputs, on_gpus: None })
-}
-
-fn precision(file: &Path, manifest: &Manifest) -> Result<Precision, ProgramError> {
-    let name = &manifest.precision;
-    let known = Precision::ALL.into_iter().find(|p| p.name() == name);
-    known.ok_or_else(|| ProgramError::unusable(file, format!("has precision `{name}`, which is none")))
-}
-
-/// The code of GPUs for each variant: the directory's PTX, and the launches that the graphs give. Nothing for CPUs.
-fn modules(
-    dir: &Path,
-    manifest: &Manifest,
-    texts: &BTreeMap<&str, String>,
-    variants: &[ProgramVariant],
-) -> Result<Vec<Vec<GpuCode>>, ProgramError> {
-    if manifest.modules.is_empty() {
-        return Ok(Vec::new());
-    }
-    let path = dir.join("program.json");
-    let gpu = Gpu { precision: precision(&path, manifest)? };
-    let programs: Vec<&[DeviceProgram]> = variants.iter().map(|v| &v.programs[..]).collect();
-    let mut made = crate::kernels::gpu::compile_variants(&gpu, &programs)?;
-    let devices = made.iter().map(Vec::len).max().unwrap_or(0);
-    if manifest.modules.len() != devices {
-        let problem = format!("lists {} PTX files for {devices} devices", manifest.modules.len());
-        return Err(ProgramError::unusable(&path, problem));
-    }
-    for (d, module) in manifest.modules.iter().enumerate() {
-        let file = dir.join(plain(dir, &module.file)?);
-        let Some(text) = texts.get(module.file.as_str()) else {
-            return Err(ProgramError::unusable(&file, "is not among the files of program.json"));
-        };
-        for code in made.iter_mut().filter_map(|v| v.get_mut(d)) {
-            if manifest.compiler == COMPILER && (*code.text != **text || code.kernels[..] != module.kernels[..]) {
-                let problem = "is not the code that the program's graphs give; compile again";
-                return Err(ProgramError::unusable(&file, problem));
-            }
-            code.text = text.as_str().into();
-        }
-    }
-    Ok(made)
-}
-
-/// Holds the manifest against what the graphs give. Another version of the compiler may fuse or place otherwise: the
-/// graphs say what counts, and code that does not fit them is not run.
-fn agree(
-    file: &Path,
-    manifest: &Manifest,
-    v: &mut ProgramVariant,
-    stored: &VariantManifest,
-) -> Result<(), ProgramError> {
-    let machine = Catalogue::built_in().get(&manifest.hardware.name);
-    let named = stored.devices.iter().map(|d| d.target.clone()).collect();
-    let code = v.on_gpus.as_ref().and_then(|g| g.code.as_deref().ok());
-    let described = manifest::describe(v.compiled(&v.programs, code), &machine.map_or(named, |m| targets(&m)));
-    if described == (stored.params.clone(), stored.outputs.clone(), stored.devices.clone()) {
-        return Ok(());
-    }
-    if manifest.compiler == COMPILER {
-        return Err(ProgramError::unusable(file, "its commands are not those of its graphs; compile again"));
-    }
-    if let Some(gpus) = &mut v.on_gpus {
-        let by = &manifest.compiler;
-        gpus.code = Err(format!("was made by intwain {by}, whose code {COMPILER} does not launch; compile again"));
-    }
-    Ok(())
-}
-
-fn graph(dir: &Path, manifest: &Manifest, name: &str) -> Result<Graph, ProgramError> {
-    let file = dir.join(plain(dir, name)?);
-    if !manifest.files.contains_key(name) {
-        return Err(ProgramError::unusable(&file, "is not among the files of program.json"));
-    }
-    let graph = text::parse(&read(&file)?).map_err(|e| ProgramError::unusable(&file, e.to_string()))?;
-    match verify(&graph) {
-        Ok(()) => Ok(graph),
-        Err(problems) => {
-            let first = problems.first().map_or(String::new(), ToString::to_string);
-            Err(ProgramError::unusable(&file, format!("{} rule(s) are broken, first: {first}", problems.len())))
-        }
-    }
-}
-
-/// The graph without layouts and changes of layout.
-fn undivided(explicit: &Graph) -> Option<Graph> {
-    let mut rw = Rewriter::new(explicit);
-    for (id, node) in &explicit.nodes {
-        match &node.op {
-            Op::Reshard(_) => {
-                let same = rw.value(node.args[0]);
-                rw.set(node.results[0], same);
-            }
-            _ => rw.copy(id).ok()?,
-        }
-    }
-    let mut whole = rw.finish();
-    (whole.stage, whole.devices) = (Stage::Imported, 1);
-    for value in whole.values.values_mut() {
-        value.layout = None;
-    }
-    Some(whole)
-}
-
-/// The hash of a graph without what planning adds.
-pub(super) fn architecture(explicit: &Graph) -> String {
-    undivided(explicit).map_or(String::new(), |g| manifest::sha256(g.to_string().as_bytes()))
 }

@@ -186,7 +186,7 @@ fn fill(
         format: FORMAT,
         compiler: COMPILER.to_string(),
         model: model.name().to_string(),
-        architecture: variants.first().map_or(String::new(), |v| super::read::architecture(&v.explicit)),
+        architecture: variants.first().map_or(String::new(), |v| super::check::architecture(&v.explicit)),
         import,
         hardware: Machine { name: hardware.name.clone(), hash: hardware.hash() },
         precision: precision.name().to_string(),
