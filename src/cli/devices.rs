@@ -53,7 +53,7 @@ pub(crate) fn devices(common: &Common) -> Result<(), Failure> {
     let mut found =
         Found { devices: vec![device(0), device(1)], links: vec![link(0, 1), link(1, 0)], notes: Vec::new() };
     match cuda::devices() {
-        Ok(gpus) => add_gpus(&mut found, &gpus)?,
+        Ok(gpus) => add_gpus(&mut found, &gpus),
         Err(why) => found.notes.push(format!("no cuda devices: {why}")),
     }
     if let Some(bad) = found.links.iter().find(|l| !l.correct) {
@@ -63,7 +63,7 @@ pub(crate) fn devices(common: &Common) -> Result<(), Failure> {
 }
 
 /// The GPUs, and the links of every two of them, each tried by a copy.
-fn add_gpus(found: &mut Found, gpus: &[GpuInfo]) -> Result<(), Failure> {
+fn add_gpus(found: &mut Found, gpus: &[GpuInfo]) {
     for gpu in gpus {
         let (major, minor) = gpu.capability;
         found.devices.push(FoundDevice {
@@ -79,7 +79,14 @@ fn add_gpus(found: &mut Found, gpus: &[GpuInfo]) -> Result<(), Failure> {
     }
     let usable = || gpus.iter().filter(|g| g.is_usable());
     for (from, to) in usable().flat_map(|a| usable().map(move |b| (a, b))).filter(|(a, b)| a.ordinal != b.ordinal) {
-        let test = cuda::copy_test(from, to).map_err(|e| Failure::Input(e.to_string()))?;
+        let test = match cuda::copy_test(from, to) {
+            Ok(test) => test,
+            // Another program may have all of its memory.
+            Err(why) => {
+                found.notes.push(format!("no copy from cuda:{} to cuda:{}: {why}", from.ordinal, to.ordinal));
+                continue;
+            }
+        };
         found.links.push(FoundLink {
             from: format!("cuda:{}", from.ordinal),
             to: format!("cuda:{}", to.ordinal),
@@ -89,7 +96,6 @@ fn add_gpus(found: &mut Found, gpus: &[GpuInfo]) -> Result<(), Failure> {
             correct: test.correct,
         });
     }
-    Ok(())
 }
 
 fn text(found: &Found) -> String {
