@@ -7,7 +7,7 @@
 
 use super::fetch::Fetch;
 use super::recognise::Product;
-use super::share::{Share, Side};
+use super::share::{Parts, Share, Side};
 use super::tile::{GROUP, Tile, plus};
 use crate::schedule::loops::Loops;
 use intwain_ir::DType;
@@ -42,6 +42,8 @@ struct Stage {
     dtype: DType,
     /// Pitches of the left and the right tile.
     pitch: [usize; 2],
+    /// How their rows are divided.
+    parts: [Parts; 2],
     /// Elements of the left tile, behind which the right one begins.
     left: usize,
 }
@@ -56,7 +58,8 @@ pub(super) fn sums(l: &mut Loops<'_>, product: &Product, tile: &Tile, at: &Posit
     let stage_size = shares[0].elements() + shares[1].elements();
     let shared = l.b.buffer(dtype, 2 * stage_size);
     let pitch = [shares[0].pitch, shares[1].pitch];
-    let stage = Stage { shared, dtype, pitch, left: shares[0].elements() };
+    let parts = [shares[0].parts, shares[1].parts];
+    let stage = Stage { shared, dtype, pitch, parts, left: shares[0].elements() };
     let [left, right] = shares;
     let left = Fetch::new(l, product, (Side::Left, tile, left), (at.thread, at.row, 0));
     let right = Fetch::new(l, product, (Side::Right, tile, right), (at.thread, at.column, stage.left));
@@ -75,7 +78,10 @@ pub(super) fn sums(l: &mut Loops<'_>, product: &Product, tile: &Tile, at: &Posit
     let other = l.b.binary(Binary::Sub, size, now);
     let next = plus(&mut l.b, steps.var(), tile.depth as i64);
     let chunks = [left.load(l, next, Some(range.end)), right.load(l, next, Some(range.end))];
-    let own = [l.b.binary(Binary::Add, at.own_row, now), l.b.binary(Binary::Add, at.own_column, now)];
+    let own = [(parts[0], at.own_row), (parts[1], at.own_column)].map(|(parts, own)| {
+        let own = parts.of_groups(&mut l.b, own);
+        l.b.binary(Binary::Add, own, now)
+    });
     for k in 0..tile.depth {
         stage.multiply(l, tile, own, k, &mut sums);
     }
@@ -91,8 +97,13 @@ pub(super) fn sums(l: &mut Loops<'_>, product: &Product, tile: &Tile, at: &Posit
 impl Stage {
     /// Adds the products of one inner position.
     fn multiply(&self, l: &mut Loops<'_>, tile: &Tile, [row, column]: [Reg; 2], k: usize, sums: &mut [Reg]) {
-        let a = self.read(l, row, k * self.pitch[0], (tile.thread_rows, tile.row_step()));
-        let b = self.read(l, column, self.left + k * self.pitch[1], (tile.thread_columns, tile.column_step()));
+        let a = self.read(l, (row, self.parts[0]), k * self.pitch[0], (tile.thread_rows, tile.row_step()));
+        let b = self.read(
+            l,
+            (column, self.parts[1]),
+            self.left + k * self.pitch[1],
+            (tile.thread_columns, tile.column_step()),
+        );
         for (a, sums) in a.iter().zip(sums.chunks_mut(b.len())) {
             for (b, sum) in b.iter().zip(sums) {
                 *sum = l.b.fma(*a, *b, *sum);
@@ -101,13 +112,20 @@ impl Stage {
     }
 
     /// A thread's `count` elements of a row of a tile, in groups `step` apart.
-    fn read(&self, l: &mut Loops<'_>, index: Reg, offset: usize, (count, step): (usize, usize)) -> Vec<Reg> {
-        let lanes = GROUP.min(16 / self.dtype.size());
+    fn read(
+        &self,
+        l: &mut Loops<'_>,
+        (index, parts): (Reg, Parts),
+        offset: usize,
+        (count, step): (usize, usize),
+    ) -> Vec<Reg> {
+        let lanes = parts.lanes().min(16 / self.dtype.size());
         let scalar = RegType::scalar(self.dtype);
         let mut elements = Vec::new();
         for group in 0..count / GROUP {
-            for part in (0..GROUP).step_by(lanes) {
-                let v = l.b.load(self.shared, index, (offset + group * step + part) as i64, lanes as u8);
+            for first in (0..GROUP).step_by(lanes) {
+                let at = offset + parts.place(group * step + first);
+                let v = l.b.load(self.shared, index, at as i64, lanes as u8);
                 elements.extend((0..lanes as u8).map(|i| l.b.inst(scalar, Inst::Extract(v, i))));
             }
         }

@@ -347,8 +347,7 @@ fn every_tile() {
             let plan = Plan::new(&product, tile, 1).unwrap();
             let k = super::planned("k", &product, &Arrays::new(&types, &result_types), &plan);
             let outcome = compare(&c, &filled(&args), &results, &k, &format!("{left} {right} in {tile:?}"));
-            let conflicts = if dtype == DType::F32 { outcome.stats[0].shared_conflicts } else { 0 };
-            assert_eq!(conflicts, 0, "{left} {right} in {tile:?}");
+            assert_eq!(outcome.stats[0].shared_conflicts, 0, "{left} {right} in {tile:?}");
         }
     }
 }
