@@ -47,7 +47,7 @@ pub(crate) fn issue(
     issued.map_err(|(k, lane)| (k, lane, Some(u64::from(to[lane]))))?;
     let copy = Copy { lanes: exec, to, from, bytes, source, group: [0; 32] };
     // Reading now shows faults where they belong, and is the whole copy under the early schedule.
-    transfer(m, &copy, exec, m.context.schedule == Schedule::Early).map_err(|(k, lane)| (k, lane, Some(from[lane])))?;
+    transfer(m, &copy, exec, Schedule::Early).map_err(|(k, lane)| (k, lane, Some(from[lane])))?;
     m.warp.copies.push(copy);
     count(m, &from, &source, bytes, reading);
     if m.warp.observer.is_some() { observe(m, &from, &source, reading) } else { Ok(()) }
@@ -77,9 +77,10 @@ fn count(m: &mut Machine<'_, '_>, from: &[u64; 32], source: &[u32; 32], bytes: u
     }
 }
 
-/// Reads the sources of `lanes` and, if wanted, writes them to their destinations.
+/// Reads the sources of `members` and, if that is when copies land, writes them to their destinations.
 #[inline(always)]
-fn transfer(m: &mut Machine<'_, '_>, copy: &Copy, members: u32, write: bool) -> Result<(), (FaultKind, usize)> {
+fn transfer(m: &mut Machine<'_, '_>, copy: &Copy, members: u32, at: Schedule) -> Result<(), (FaultKind, usize)> {
+    let write = m.context.schedule == at;
     let (words, view) = (&mut m.shared.words, &mut *m.view);
     let empty = fast::mask(|lane| copy.source[lane] == 0) & members;
     if write {
@@ -157,7 +158,7 @@ pub(crate) fn wait(m: &mut Machine<'_, '_>, pending: Option<u32>, exec: u32) {
         };
         if landed != 0 {
             // Memory freed since issue reads as nothing; the host is not allowed to free it, and the kernel cannot.
-            let _ = transfer(m, copy, landed, m.context.schedule == Schedule::Late);
+            let _ = transfer(m, copy, landed, Schedule::Late);
             m.shared.land(m.warp.who(), &copy.to, copy.bytes, landed);
             copy.lanes &= !landed;
         }

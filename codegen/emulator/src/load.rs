@@ -123,7 +123,7 @@ fn load_global(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], shape: Layou
             _ => {
                 return each_element(m, a, at, exec, |m, _, at| {
                     m.view.check(at, u64::from(bytes))?;
-                    m.view.load(at, bytes, false)
+                    m.view.load(at, bytes, Order::Weak)
                 });
             }
         };
@@ -134,7 +134,7 @@ fn load_global(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], shape: Layou
             m.view.check(at[lane], u64::from(whole)).and_then(|()| check_scope(m, a.order, a.scope, at[lane]));
         checked.map_err(|k| (k, lane, Some(at[lane])))?;
     }
-    each_element(m, a, at, exec, |m, _, at| m.view.load(at, bytes, true))
+    each_element(m, a, at, exec, |m, _, at| m.view.load(at, bytes, a.order))
 }
 
 #[inline(always)]
@@ -145,7 +145,7 @@ fn load_shared(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], pc: u32, exe
     let pattern = m.tally.follow(pc, m.warp.index, &narrow, whole, exec);
     if a.order != Order::Weak {
         return each_element(m, a, at, exec, |m, lane, at| {
-            m.shared.load(m.warp.who(), lane as u8, at as u32, bytes, true)
+            m.shared.load(m.warp.who(), lane as u8, at as u32, bytes, a.order)
         });
     }
     let base = narrow[exec.trailing_zeros() as usize % 32];

@@ -62,13 +62,20 @@ pub(crate) fn window(space: Space) -> u64 {
     }
 }
 
+/// Which way an access moves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Load,
+    Store,
+}
+
 impl Lower {
     /// Lowers a memory instruction; false if it is none.
     pub(crate) fn memory(&mut self, c: &mut Code<'_>, o: &[Operand]) -> Result<bool, ParseError> {
         let name = c.name;
         match name {
-            "ld" | "ldu" => self.access(c, o, true)?,
-            "st" => self.access(c, o, false)?,
+            "ld" | "ldu" => self.access(c, o, Direction::Load)?,
+            "st" => self.access(c, o, Direction::Store)?,
             "atom" | "red" => self.atom(c, o)?,
             "cvta" => {
                 let to = c.take("to");
@@ -109,7 +116,7 @@ impl Lower {
         Ok(true)
     }
 
-    fn access(&mut self, c: &mut Code<'_>, o: &[Operand], load: bool) -> Result<(), ParseError> {
+    fn access(&mut self, c: &mut Code<'_>, o: &[Operand], direction: Direction) -> Result<(), ParseError> {
         let read_only = c.take("nc") || c.name == "ldu";
         while c.take_map(|m| is_cache_hint(m).then_some(())).is_some() {}
         let hint = c.take("L2::cache_hint");
@@ -119,8 +126,8 @@ impl Lower {
         let vector = c.take_map(|m| m.strip_prefix('v').and_then(|n| n.parse::<usize>().ok())).unwrap_or(1);
         let ty = c.ty()?;
         let o = if hint && o.len() == 3 { &o[..2] } else { o };
-        let (value, address) = match (o, load) {
-            ([value, address], true) | ([address, value], false) => (value, address),
+        let (value, address) = match (o, direction) {
+            ([value, address], Direction::Load) | ([address, value], Direction::Store) => (value, address),
             _ => return Err(c.refuse("this number of operands", "9.7.9.8")),
         };
         let elements = Self::elements(value);
@@ -134,7 +141,7 @@ impl Lower {
         let mut regs = Vec::new();
         let mut extend = ty.width();
         for e in elements {
-            regs.push(if !load {
+            regs.push(if direction == Direction::Store {
                 Some(self.wide_source(e, ty)?)
             } else if *e == Operand::Name("_".to_owned()) {
                 None
@@ -149,7 +156,10 @@ impl Lower {
         let words = regs.iter().map(narrow).collect::<Option<_>>().unwrap_or_default();
         let address = self.address(address, space)?;
         let access = Box::new(Access { space, ty, order, scope, read_only, address, regs, words, extend });
-        self.push(if load { Op::Load(access) } else { Op::Store(access) });
+        self.push(match direction {
+            Direction::Load => Op::Load(access),
+            Direction::Store => Op::Store(access),
+        });
         Ok(())
     }
 

@@ -10,6 +10,7 @@
 
 use crate::banks::Pattern;
 use crate::error::FaultKind;
+use crate::op::Order;
 use crate::regs::lanes;
 
 /// Several lanes read.
@@ -43,9 +44,9 @@ impl Stamp {
         (self.0 & !ATOMIC) as u16
     }
 
-    /// The same access, made by an atomic.
-    fn by_atomic(self, atomic: bool) -> Stamp {
-        Stamp(self.0 | if atomic { ATOMIC } else { 0 })
+    /// The same access, made by an atomic unless it is weak.
+    fn in_order(self, order: Order) -> Stamp {
+        Stamp(self.0 | if order == Order::Weak { 0 } else { ATOMIC })
     }
 
     fn is_atomic(self) -> bool {
@@ -191,7 +192,7 @@ impl Shared {
             let thread = if place.several { MANY } else { who.thread(place.lane) };
             for cell in self.range(base.wrapping_add(place.delta), bytes) {
                 if self.cells[cell].written.clock().wrapping_sub(1) >= who.floor {
-                    self.may_read(who, cell, who.thread(place.lane), false)
+                    self.may_read(who, cell, who.thread(place.lane), Order::Weak)
                         .map_err(|k| (k, usize::from(place.lane)))?;
                 }
                 self.note_read(who, cell, thread);
@@ -233,11 +234,11 @@ impl Shared {
     }
 
     /// Loads up to 8 bytes of one lane; the range has been checked.
-    pub(crate) fn load(&mut self, who: Who<'_>, lane: u8, at: u32, bytes: u32, atomic: bool) -> Result<u64, FaultKind> {
+    pub(crate) fn load(&mut self, who: Who<'_>, lane: u8, at: u32, bytes: u32, order: Order) -> Result<u64, FaultKind> {
         let thread = who.thread(lane);
         for cell in self.range(at, bytes) {
-            self.may_read(who, cell, thread, atomic)?;
-            if !atomic {
+            self.may_read(who, cell, thread, order)?;
+            if order == Order::Weak {
                 self.note_read(who, cell, thread);
             }
         }
@@ -252,12 +253,12 @@ impl Shared {
         at: u32,
         bytes: u32,
         v: u64,
-        atomic: bool,
+        order: Order,
     ) -> Result<(), FaultKind> {
         let same = self.peek(at, bytes) == v;
         for cell in self.range(at, bytes) {
-            self.may_write(who, cell, who.thread(lane), atomic, same)?;
-            self.overwrite(cell, Stamp::new(who.clock(), who.step, who.thread(lane)).by_atomic(atomic));
+            self.may_write(who, cell, who.thread(lane), order, same)?;
+            self.overwrite(cell, Stamp::new(who.clock(), who.step, who.thread(lane)).in_order(order));
         }
         self.poke(at, bytes, v);
         Ok(())
@@ -276,8 +277,8 @@ impl Shared {
             if self.cells[cell].written.clock() == 0 {
                 return Err(FaultKind::Uninitialised("shared"));
             }
-            self.may_write(who, cell, who.thread(lane), true, false)?;
-            self.overwrite(cell, Stamp::new(who.clock(), who.step, who.thread(lane)).by_atomic(true));
+            self.may_write(who, cell, who.thread(lane), Order::Relaxed, false)?;
+            self.overwrite(cell, Stamp::new(who.clock(), who.step, who.thread(lane)).in_order(Order::Relaxed));
         }
         let old = self.peek(at, bytes);
         self.poke(at, bytes, f(old));
@@ -297,7 +298,7 @@ impl Shared {
             let stamp = Stamp::new(IN_FLIGHT, 0, who.thread(lane as u8));
             for cell in self.range(at[lane], bytes) {
                 if self.cells[cell].written.clock() > who.floor || self.cells[cell].read.clock() > who.floor {
-                    self.may_write(who, cell, who.thread(lane as u8), false, false).map_err(|k| (k, lane))?;
+                    self.may_write(who, cell, who.thread(lane as u8), Order::Weak, false).map_err(|k| (k, lane))?;
                 }
                 self.overwrite(cell, stamp);
             }
@@ -315,12 +316,12 @@ impl Shared {
     }
 
     #[cold]
-    fn may_read(&self, who: Who<'_>, cell: usize, thread: u16, atomic: bool) -> Result<(), FaultKind> {
+    fn may_read(&self, who: Who<'_>, cell: usize, thread: u16, order: Order) -> Result<(), FaultKind> {
         let past = self.cells[cell].written;
         match past.clock() {
             IN_FLIGHT => Err(FaultKind::InFlight),
             0 => Err(FaultKind::Uninitialised("shared")),
-            _ if atomic && past.is_atomic() || who.sees(thread, past) => Ok(()),
+            _ if order != Order::Weak && past.is_atomic() || who.sees(thread, past) => Ok(()),
             _ => Err(FaultKind::Race { other: u32::from(past.thread()), how: "read after write" }),
         }
     }
@@ -339,12 +340,12 @@ impl Shared {
     }
 
     #[cold]
-    fn may_write(&self, who: Who<'_>, cell: usize, thread: u16, atomic: bool, same: bool) -> Result<(), FaultKind> {
+    fn may_write(&self, who: Who<'_>, cell: usize, thread: u16, order: Order, same: bool) -> Result<(), FaultKind> {
         let past = self.cells[cell].written;
         if past.clock() == IN_FLIGHT {
             return Err(FaultKind::InFlight);
         }
-        let ordered = atomic && past.is_atomic() || who.sees(thread, past);
+        let ordered = order != Order::Weak && past.is_atomic() || who.sees(thread, past);
         if past.clock() != 0 && !same && !ordered {
             return Err(FaultKind::Race { other: u32::from(past.thread()), how: "write after write" });
         }

@@ -110,7 +110,7 @@ fn store_global(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], shape: Layo
                 for lane in lanes(exec) {
                     m.view.check(at[lane], u64::from(whole)).map_err(|k| (k, lane, Some(at[lane])))?;
                 }
-                return put_elements(m, a, at, exec, |m, _, at, bytes, v| m.view.store(at, bytes, v, false));
+                return put_elements(m, a, at, exec, |m, _, at, bytes, v| m.view.store(at, bytes, v, Order::Weak));
             }
         };
         return done.map_err(|(k, lane)| (k, lane, Some(at[lane])));
@@ -120,7 +120,7 @@ fn store_global(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], shape: Layo
             m.view.check(at[lane], u64::from(whole)).and_then(|()| check_scope(m, a.order, a.scope, at[lane]));
         checked.map_err(|k| (k, lane, Some(at[lane])))?;
     }
-    put_elements(m, a, at, exec, |m, _, at, bytes, v| m.view.store(at, bytes, v, true))
+    put_elements(m, a, at, exec, |m, _, at, bytes, v| m.view.store(at, bytes, v, a.order))
 }
 
 #[inline(always)]
@@ -130,9 +130,8 @@ fn store_shared(m: &mut Machine<'_, '_>, a: &Access, at: &[u64; 32], pc: u32, ex
     let pattern = m.tally.follow(pc, m.warp.index, &narrow, whole, exec);
     let base = narrow[exec.trailing_zeros() as usize % 32];
     if a.order != Order::Weak || !m.shared.write_all(m.warp.who(), base, whole, pattern) {
-        let atomic = a.order != Order::Weak;
         return put_elements(m, a, at, exec, |m, lane, at, bytes, v| {
-            m.shared.store(m.warp.who(), lane as u8, at as u32, bytes, v, atomic)
+            m.shared.store(m.warp.who(), lane as u8, at as u32, bytes, v, a.order)
         });
     }
     if a.words.is_empty() {

@@ -7,6 +7,7 @@ use crate::error::FaultKind;
 use crate::fast;
 use crate::known::Message;
 use crate::memory::AddressSpace;
+use crate::op::Order;
 use crate::page::{Allocation, PAGE};
 use crate::race::Access;
 
@@ -191,20 +192,20 @@ impl View {
     }
 
     #[inline]
-    pub(crate) fn load(&mut self, address: u64, bytes: u32, ordered: bool) -> Result<u64, FaultKind> {
-        let lock = (ordered && bytes == 8).then(|| self.space.clone());
+    pub(crate) fn load(&mut self, address: u64, bytes: u32, order: Order) -> Result<u64, FaultKind> {
+        let lock = (order != Order::Weak && bytes == 8).then(|| self.space.clone());
         let _guard = lock.as_ref().map(|s| s.0.atomics.lock().unwrap_or_else(PoisonError::into_inner));
         let a = self.find(address, u64::from(bytes), "global")?;
-        let order = if ordered { Ordering::Acquire } else { Ordering::Relaxed };
+        let order = if order == Order::Weak { Ordering::Relaxed } else { Ordering::Acquire };
         a.load(address - a.base, bytes, order).ok_or(FaultKind::Uninitialised("global"))
     }
 
     #[inline]
-    pub(crate) fn store(&mut self, address: u64, bytes: u32, v: u64, ordered: bool) -> Result<(), FaultKind> {
-        let lock = ordered.then(|| self.space.clone());
+    pub(crate) fn store(&mut self, address: u64, bytes: u32, v: u64, order: Order) -> Result<(), FaultKind> {
+        let lock = (order != Order::Weak).then(|| self.space.clone());
         let _guard = lock.as_ref().map(|s| s.0.atomics.lock().unwrap_or_else(PoisonError::into_inner));
         let a = self.find(address, u64::from(bytes), "global")?;
-        let order = if ordered { Ordering::Release } else { Ordering::Relaxed };
+        let order = if order == Order::Weak { Ordering::Relaxed } else { Ordering::Release };
         a.store(address - a.base, bytes, v, order);
         Ok(())
     }
