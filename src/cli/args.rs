@@ -56,11 +56,11 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// Write a program directory.
     Compile(CompileArgs),
-    /// Run a model on all rows of its inputs.
+    /// Run a model, or a program directory, on all rows of its inputs.
     Run(RunArgs),
     /// Gradients of the outputs, weighted by cotangents.
     Grad(GradArgs),
-    /// Prove the split program equal to the whole one and its communication free of deadlock.
+    /// Prove the split programs of a model, or of a program directory, equal to the whole one and free of deadlock.
     Verify(VerifyArgs),
     /// List the machines that can be planned for, or show one as TOML.
     Hardware(HardwareArgs),
