@@ -67,6 +67,26 @@ pub(super) struct Addresses {
     /// Registers that are another one plus a constant.
     sums: HashMap<Reg, (Reg, i64)>,
     constants: HashMap<Reg, i64>,
+    /// Sums of multiples of registers that others are, with a constant.
+    forms: HashMap<Reg, (Terms, i64)>,
+    /// The first register with such a sum, and its constant, by scope.
+    first: Vec<HashMap<Terms, (Reg, i64)>>,
+}
+
+/// Multiples of registers, in order, each once.
+type Terms = SmallVec<[(Reg, i64); 4]>;
+
+/// Sums longer than this are not looked through.
+const TERMS: usize = 6;
+
+fn sum(x: &Terms, y: &Terms, factor: i64) -> Option<Terms> {
+    let mut all: BTreeMap<Reg, i64> = x.iter().copied().collect();
+    for (r, k) in y {
+        let term = all.entry(*r).or_default();
+        *term = term.checked_add(k.checked_mul(factor)?)?;
+    }
+    all.retain(|_, k| *k != 0);
+    (1..=TERMS).contains(&all.len()).then(|| all.into_iter().collect())
 }
 
 impl Addresses {
@@ -79,7 +99,46 @@ impl Addresses {
             local: Vec::new(),
             sums: HashMap::new(),
             constants: HashMap::new(),
+            forms: HashMap::new(),
+            first: Vec::new(),
         }
+    }
+
+    fn form(&self, r: Reg) -> (Terms, i64) {
+        self.forms.get(&r).cloned().unwrap_or_else(|| (SmallVec::from_elem((r, 1), 1), 0))
+    }
+
+    /// The sum that an instruction gives. The arithmetic is that of the integers: what overflows is left alone.
+    fn form_of(&self, inst: &Inst) -> Option<(Terms, i64)> {
+        let Inst::Binary(op, x, y) = inst else { return None };
+        let times = |x: &Reg, c: i64| {
+            let (terms, k) = self.form(*x);
+            Some((sum(&Terms::new(), &terms, c)?, k.checked_mul(c)?))
+        };
+        match (op, self.constants.get(x), self.constants.get(y)) {
+            (Binary::Add, None, Some(c)) => self.form(*x).1.checked_add(*c).map(|k| (self.form(*x).0, k)),
+            (Binary::Add, Some(c), None) => self.form(*y).1.checked_add(*c).map(|k| (self.form(*y).0, k)),
+            (Binary::Add, None, None) => {
+                let ((a, k), (b, l)) = (self.form(*x), self.form(*y));
+                Some((sum(&a, &b, 1)?, k.checked_add(l)?))
+            }
+            (Binary::Mul, None, Some(c)) => times(x, *c),
+            (Binary::Mul, Some(c), None) => times(y, *c),
+            _ => None,
+        }
+    }
+
+    /// Finds out whether a register is one before it plus a constant.
+    fn learn_form(&mut self, r: Reg, inst: &Inst) {
+        let Some((terms, k)) = self.form_of(inst) else { return };
+        if let Some((base, c)) = self.first.iter().rev().find_map(|s| s.get(&terms)).copied() {
+            if let Some(more) = k.checked_sub(c).filter(|m| m.unsigned_abs() < 1 << 40) {
+                self.sums.entry(r).or_insert((base, more));
+            }
+        } else if let Some(scope) = self.first.last_mut() {
+            scope.insert(terms.clone(), (r, k));
+        }
+        self.forms.insert(r, (terms, k));
     }
 
     /// Remembers an instruction that later addresses may look through.
@@ -101,18 +160,23 @@ impl Addresses {
             }
             _ => {}
         }
+        if matches!(inst, Inst::Binary(Binary::Add | Binary::Mul, ..)) {
+            self.learn_form(r, inst);
+        }
     }
 
     /// A block begins: what is computed in it isn't known after it.
     pub(super) fn enter(&mut self) {
         self.scopes.push(HashMap::new());
         self.local.push(HashSet::new());
+        self.first.push(HashMap::new());
     }
 
     /// A block ends.
     pub(super) fn leave(&mut self) {
         self.scopes.pop();
         self.local.pop();
+        self.first.pop();
     }
 
     /// A register is defined.
