@@ -144,13 +144,14 @@ impl Emitter<'_> {
         if !dtype.is_float() {
             return self.binary_int(op, dtype, x, y, range);
         }
-        // The greatest of nothing, as reductions begin, adds nothing.
+        // What reductions begin with adds nothing.
         let neutral = match op {
+            Binary::Add => Some(Scalar::from_f64(dtype, -0.0)),
             Binary::Max => Some(Scalar::lowest(dtype)),
             Binary::Min => Some(Scalar::highest(dtype)),
             _ => None,
         };
-        if neutral.is_some() && Self::element(dtype, x) == neutral {
+        if neutral.is_some_and(|n| Self::element(dtype, x).is_some_and(|x| x.bits() == n.bits())) {
             return Ok(y);
         }
         let (a, b) = (self.widen(dtype, x), self.widen(dtype, y));

@@ -19,7 +19,7 @@ use crate::schedule::nest::{Nest, NodeId, Op};
 use intwain_ir::DType;
 use intwain_ir::compute::Axis;
 use intwain_ir::kernel::Reg;
-use intwain_ir::scalar::{Binary, Compare};
+use intwain_ir::scalar::{Binary, Compare, Reduce, Scalar};
 
 /// Elements of a row that a thread keeps at most.
 const KEPT: usize = 32;
@@ -308,7 +308,15 @@ impl Writer<'_, '_> {
     fn start(&mut self, r: NodeId, f: usize) -> Vec<Vec<Reg>> {
         let merge = self.merge(r);
         let one: Vec<Reg> = merge.identity().iter().map(|x| self.d.l.b.constant(*x)).collect();
-        vec![one; self.rows.families[f].width]
+        let mut all = vec![one; self.rows.families[f].width];
+        // −0 changes nothing at all; that the first lane begins with +0 is enough for a sum of −0 to be +0.
+        if let Merge::Values(Reduce::Sum, dtype) = merge
+            && dtype.is_float()
+        {
+            let nothing = self.d.l.b.constant(Scalar::from_f64(dtype, -0.0));
+            all.iter_mut().skip(1).for_each(|lane| *lane = vec![nothing]);
+        }
+        all
     }
 
     /// Accumulators after the elements at the current positions.
