@@ -2,7 +2,7 @@
 //! against what the graphs give.
 
 use super::manifest::{self, Manifest, VariantManifest};
-use super::read::{self, ProgramVariant, plain};
+use super::read::{ProgramVariant, plain};
 use super::write::targets;
 use super::{COMPILER, ProgramError};
 use crate::driver;
@@ -20,9 +20,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The program for a number of rows, from its graphs.
-pub(super) fn variant(dir: &Path, manifest: &Manifest, v: &VariantManifest) -> Result<ProgramVariant, ProgramError> {
-    let explicit = graph(dir, manifest, &v.whole)?;
-    let locals: Vec<Graph> = v.graphs.iter().map(|name| graph(dir, manifest, name)).collect::<Result<_, _>>()?;
+pub(super) fn variant(
+    dir: &Path,
+    manifest: &Manifest,
+    texts: &BTreeMap<&str, String>,
+    v: &VariantManifest,
+) -> Result<ProgramVariant, ProgramError> {
+    let explicit = graph(dir, texts, &v.whole)?;
+    let locals: Vec<Graph> = v.graphs.iter().map(|name| graph(dir, texts, name)).collect::<Result<_, _>>()?;
     let path = dir.join("program.json");
     let unusable = |problem: String| Err(ProgramError::unusable(&path, problem));
     let devices = explicit.devices;
@@ -116,12 +121,12 @@ pub(super) fn agree(
     Ok(())
 }
 
-fn graph(dir: &Path, manifest: &Manifest, name: &str) -> Result<Graph, ProgramError> {
+fn graph(dir: &Path, texts: &BTreeMap<&str, String>, name: &str) -> Result<Graph, ProgramError> {
     let file = dir.join(plain(dir, name)?);
-    if !manifest.files.contains_key(name) {
+    let Some(text) = texts.get(name) else {
         return Err(ProgramError::unusable(&file, "is not among the files of program.json"));
-    }
-    let graph = text::parse(&read::text(&file)?).map_err(|e| ProgramError::unusable(&file, e.to_string()))?;
+    };
+    let graph = text::parse(text).map_err(|e| ProgramError::unusable(&file, e.to_string()))?;
     match verify(&graph) {
         Ok(()) => Ok(graph),
         Err(problems) => {

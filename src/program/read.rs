@@ -112,15 +112,13 @@ impl ProgramDir {
                 let problem = "is not the file that the program was written with (its hash differs); compile again";
                 return Err(ProgramError::unusable(&path.join(name), problem));
             }
-            if name == "plan.txt" || manifest.modules.iter().any(|m| m.file == *name) {
-                texts.insert(name.as_str(), text);
-            }
+            texts.insert(name.as_str(), text);
         }
         if manifest.variants.is_empty() {
             return Err(ProgramError::unusable(&file, "lists no variants"));
         }
         let mut variants: Vec<ProgramVariant> =
-            manifest.variants.iter().map(|v| variant(path, &manifest, v)).collect::<Result<_, _>>()?;
+            manifest.variants.iter().map(|v| variant(path, &manifest, &texts, v)).collect::<Result<_, _>>()?;
         let code = modules(path, &manifest, &texts, &variants)?;
         for (i, code) in code.into_iter().enumerate() {
             let target = crate::kernels::target();
@@ -321,7 +319,7 @@ fn member(dir: &Path, name: &str) -> Result<String, ProgramError> {
 }
 
 /// The text of a file, if it is not too long.
-pub(super) fn text(file: &Path) -> Result<String, ProgramError> {
+fn text(file: &Path) -> Result<String, ProgramError> {
     let size = std::fs::metadata(file).map_err(ProgramError::io(file))?.len();
     if size > MAX_TEXT {
         return Err(ProgramError::unusable(file, format!("has {size} bytes; at most {MAX_TEXT} are read")));
