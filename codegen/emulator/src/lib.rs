@@ -71,7 +71,7 @@
 //! | the same with `global_races` | 0.6 |
 //! | pointwise kernel of 16-byte accesses, with and without `global_races` | 0.37, 0.42 |
 //!
-//! `mma.sync.m16n8k16` with its `ldmatrix`: 8 to 13 GFLOP/s; all of Triton's product in tiles of 32×32: 2 to 3 GFLOP/s.
+//! `mma.sync.m16n8k16` with its `ldmatrix`: 10 to 13 GFLOP/s; all of Triton's product in tiles of 32×32: 2 to 3 GFLOP/s.
 
 mod access;
 mod atom;

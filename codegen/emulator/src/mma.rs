@@ -113,8 +113,14 @@ pub(crate) fn multiply(
 }
 
 /// Rows and columns of the accumulators. Lane 4g + t holds rows g and g + 8, columns 2t and 2t + 1 (figure of
-/// 9.7.14.5.8).
+/// 9.7.14.5.8). Even columns come first in a row, so that neighbouring lanes are neighbours in it: see [`place`].
 type Tile<T> = [[T; 8]; 16];
+
+/// Where column `n` stands in a row of a [`Tile`].
+#[inline(always)]
+fn place(n: usize) -> usize {
+    n % 2 * 4 + n / 2
+}
 
 /// Accumulators from four f32 registers.
 #[inline(always)]
@@ -123,7 +129,7 @@ fn singles(w32: &[[u32; 32]], c: &[Reg]) -> Tile<f64> {
     for (element, r) in c.iter().enumerate() {
         for (g, lanes) in w32[r.slot as usize].chunks_exact(4).enumerate() {
             let row = &mut tile[g + element / 2 * 8];
-            (0..4).for_each(|t| row[2 * t + element % 2] = lanes[t]);
+            row[element % 2 * 4..][..4].copy_from_slice(lanes);
         }
     }
     let mut wide = [[0.0; 8]; 16];
@@ -140,7 +146,7 @@ fn put_singles(w32: &mut [[u32; 32]], d: &[Reg], sums: &Tile<f64>) {
     for (element, r) in d.iter().enumerate() {
         for (g, lanes) in w32[r.slot as usize].chunks_exact_mut(4).enumerate() {
             let row = &rounded[g + element / 2 * 8];
-            (0..4).for_each(|t| lanes[t] = row[2 * t + element % 2]);
+            lanes.copy_from_slice(&row[element % 2 * 4..][..4]);
         }
     }
 }
@@ -152,7 +158,7 @@ fn halves(w32: &[[u32; 32]], c: &[Reg]) -> Tile<f64> {
     for (index, r) in c.iter().enumerate() {
         for (lane, bits) in w32[r.slot as usize].iter().enumerate() {
             let row = &mut tile[lane / 4 + index * 8];
-            (row[lane % 4 * 2], row[lane % 4 * 2 + 1]) = (half_value(bits & 0xffff), half_value(bits >> 16));
+            (row[lane % 4], row[lane % 4 + 4]) = (half_value(bits & 0xffff), half_value(bits >> 16));
         }
     }
     tile
@@ -163,7 +169,7 @@ fn put_halves(w32: &mut [[u32; 32]], d: &[Reg], sums: &Tile<f64>) {
     for (index, r) in d.iter().enumerate() {
         for (lane, bits) in w32[r.slot as usize].iter_mut().enumerate() {
             let row = &sums[lane / 4 + index * 8];
-            let [low, high] = [0, 1].map(|e| float::F16.round(row[lane % 4 * 2 + e], Round::Nearest) as u32);
+            let [low, high] = [0, 4].map(|odd| float::F16.round(row[lane % 4 + odd], Round::Nearest) as u32);
             *bits = low | high << 16;
         }
     }
@@ -172,24 +178,32 @@ fn put_halves(w32: &mut [[u32; 32]], d: &[Reg], sums: &Tile<f64>) {
 /// Adds the products of the fragments, for each element in order of k.
 #[inline(always)]
 fn add_products(sums: &mut Tile<f64>, w32: &[[u32; 32]], f: Fragment, k: usize, o: Operands<'_>) {
-    let (per, step) = if f == Fragment::Tf32 { (1, 4) } else { (2, 8) };
-    // `right` is stored by rows of k, so that the innermost loop runs over columns.
+    match f {
+        Fragment::Half { .. } => add_elements::<2>(sums, w32, f, k, o),
+        Fragment::Tf32 => add_elements::<1>(sums, w32, f, k, o),
+    }
+}
+
+/// The same for registers of `PER` elements.
+#[inline(always)]
+fn add_elements<const PER: usize>(sums: &mut Tile<f64>, w32: &[[u32; 32]], f: Fragment, k: usize, o: Operands<'_>) {
+    let (per, step) = (PER, 4 * PER);
+    // `right` is stored by rows of k, so that the innermost loop runs over columns. Of eight positions of k the even ones
+    // come first on both sides, so that neighbouring lanes are neighbours.
     let (mut left, mut right) = ([[0u32; 16]; 16], [[0u32; 8]; 16]);
     for (index, r) in o.a.iter().enumerate() {
         let v = elements(f, &w32[r.slot as usize]);
         for g in 0..8 {
             let row = &mut left[g + index % 2 * 8][index / 2 * step..][..4 * per];
-            for t in 0..4 {
-                (0..per).for_each(|e| row[per * t + e] = v[e][4 * g + t]);
-            }
+            row.chunks_exact_mut(4).zip(&v).for_each(|(row, v)| row.copy_from_slice(&v[4 * g..][..4]));
         }
     }
     for (index, r) in o.b.iter().enumerate() {
         let v = elements(f, &w32[r.slot as usize]);
-        for t in 0..4 {
-            for e in 0..per {
-                let row = &mut right[index * step + per * t + e];
-                (0..8).for_each(|g| row[g] = v[e][4 * g + t]);
+        for (e, v) in v.iter().enumerate().take(per) {
+            for t in 0..4 {
+                let row = &mut right[index * step + 4 * e + t];
+                (0..8).for_each(|n| row[place(n)] = v[4 * n + t]);
             }
         }
     }
@@ -200,9 +214,10 @@ fn add_products(sums: &mut Tile<f64>, w32: &[[u32; 32]], f: Fragment, k: usize, 
     for (sums, left) in sums.chunks_exact_mut(4).zip(left.chunks_exact(4)) {
         let left = [widen(&left[0]), widen(&left[1]), widen(&left[2]), widen(&left[3])];
         let mut block = [sums[0], sums[1], sums[2], sums[3]];
-        for (k, right) in columns[..k].iter().enumerate() {
+        for at in (0..k).step_by(step).flat_map(|first| (0..4 * per).map(move |i| first + i % per * 4 + i / per)) {
+            let right = &columns[at];
             for (sums, left) in block.iter_mut().zip(&left) {
-                (0..8).for_each(|n| sums[n] = left[k].mul_add(right[n], sums[n]));
+                (0..8).for_each(|n| sums[n] = left[at].mul_add(right[n], sums[n]));
             }
         }
         sums.copy_from_slice(&block);
