@@ -127,7 +127,10 @@ def modules(paths):
         files = sorted(path.rglob("*.ptx")) if path.is_dir() else [path]
         if not files or not all(f.is_file() for f in files):
             raise Problem(f"{path}: no .ptx file")
-        base = path.resolve().parent
+        # A program is called as its directory is, wherever that stands.
+        base = path.resolve()
+        if path.is_file() or (path / "program.json").exists():
+            base = base.parent
         for file in files:
             yield str(file.resolve().relative_to(base).with_suffix("")), file
 
