@@ -50,9 +50,11 @@ pub fn run_devices(graphs: &[Graph], args: Vec<Vec<Tensor>>) -> Result<Vec<Vec<T
             .map(|((graph, args), mut exchange)| scope.spawn(move || run_with(graph, args, &mut exchange)))
             .collect();
         let results: Vec<_> = workers.into_iter().map(|w| w.join().expect("the interpreter does not panic")).collect();
-        // A device that stopped makes the others miss it: report what stopped first.
-        let missed = |r: &&Result<Vec<Tensor>, EvalError>| matches!(r, Err(EvalError::NoPeer { .. }));
-        if let Some(Err(e)) = results.iter().find(|r| r.is_err() && !missed(r)) {
+        // A device that stopped makes the others miss it: report what stopped first, whoever noticed first.
+        let missed =
+            |device: usize, e: &EvalError| matches!(e, EvalError::NoPeer { peer, .. } if *peer < n && *peer != device);
+        let cause = results.iter().enumerate().find_map(|(d, r)| r.as_ref().err().filter(|e| !missed(d, e)));
+        if let Some(e) = cause {
             return Err(e.clone());
         }
         results.into_iter().collect()
