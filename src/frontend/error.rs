@@ -53,6 +53,15 @@ impl ImportError {
     }
 }
 
+/// Why a class of Keras is not imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// A clause that begins with "it".
+    pub why: &'static str,
+    /// What a user can do.
+    pub remedy: &'static str,
+}
+
 /// The kinds of [`ImportError`].
 #[derive(Debug, thiserror::Error)]
 pub enum ImportErrorKind {
@@ -132,6 +141,14 @@ pub enum ImportErrorKind {
         class: String,
         /// The supported class closest to it.
         nearest: Option<String>,
+    },
+    /// A class of Keras that is known and not imported.
+    #[error("layer class `{class}` is not supported: {}", .refusal.why)]
+    RefusedLayer {
+        /// The class.
+        class: String,
+        /// Why, and what would do.
+        refusal: Refusal,
     },
     /// Code that would have to be run.
     #[error("`{class}` is the model's own code, which is never run")]
@@ -240,6 +257,7 @@ impl ImportErrorKind {
             | ImportErrorKind::Value { nearest, .. } => nearest.as_ref().map(|n| format!("did you mean `{n}`?")),
             ImportErrorKind::Format { remedy, .. } => Some((*remedy).to_string()),
             ImportErrorKind::Unsupported { remedy, .. } => remedy.map(str::to_string),
+            ImportErrorKind::RefusedLayer { refusal, .. } => Some(refusal.remedy.to_string()),
             ImportErrorKind::Custom { .. } => {
                 Some("replace it by built-in layers, or save the model with it expanded".to_string())
             }

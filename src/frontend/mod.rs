@@ -21,11 +21,11 @@ mod weights;
 mod wiring;
 
 pub use cursor::{At, Fields};
-pub use error::{ImportError, ImportErrorKind, ImportErrors, JsonPath};
+pub use error::{ImportError, ImportErrorKind, ImportErrors, JsonPath, Refusal};
 pub use file::{Format, Generation, ModelFile, architecture_text, open_model, open_model_bytes, open_weights};
 pub use init::{Distribution, Fans, Initializer, Mode};
 pub use json::Json;
-pub use layers::{ImportOptions, Imported, import};
+pub use layers::{ClassKind, ImportOptions, Imported, KnownClass, import, known_classes};
 pub use model::{Arg, Call, InputSpec, KerasModel, Layer, LayerBody, ModelKind, Source};
 pub use source::{Naming, WeightSource};
 pub use weights::{Origin, Slot, VarSpec, VarTree, Weights, assign};

@@ -11,7 +11,7 @@ use intwain_ir::{DType, Graph, ParamKind, Rows, Shape, Type, Value};
 use super::cx::{Cx, Fail, Out, OwnerId, T, misfit, unsupported};
 use super::inputs::{Inputs, Item};
 use super::rows::stay_apart;
-use super::{Entry, Masks, lookup, nearest_class};
+use super::{ClassKind, Entry, Import, Masks, Support, lookup, nearest_class};
 use crate::frontend::cursor::{At, Fields};
 use crate::frontend::error::{ImportError, ImportErrorKind, ImportErrors, JsonPath};
 use crate::frontend::json::Json;
@@ -109,14 +109,12 @@ impl Builder {
         for layer in &model.layers {
             match &layer.body {
                 LayerBody::Model(inner) => self.unknown_classes(inner),
-                LayerBody::Leaf(_) if lookup(layer).is_none() => {
-                    let kind = ImportErrorKind::UnknownLayer {
-                        class: layer.class.clone(),
-                        nearest: nearest_class(&layer.class).map(str::to_string),
-                    };
-                    self.problems.push(kind.of(&layer.at, &layer.path));
+                LayerBody::Leaf(_) => {
+                    if let Err(kind) = importable(layer) {
+                        self.problems.push(kind.of(&layer.at, &layer.path));
+                    }
                 }
-                LayerBody::Leaf(_) | LayerBody::Input(_) => {}
+                LayerBody::Input(_) => {}
             }
         }
     }
@@ -267,23 +265,20 @@ impl Builder {
                 self.model(inner, owner, &tensors)?.ok_or(Fail::Placed(Vec::new()))
             }
             LayerBody::Leaf(config) => {
-                let Some(entry) = lookup(layer) else {
-                    let nearest = nearest_class(&layer.class).map(str::to_string);
-                    return Err(Fail::Here(ImportErrorKind::UnknownLayer { class: layer.class.clone(), nearest }));
-                };
-                self.leaf(layer, entry, config, owner, inputs)
+                let (entry, import) = importable(layer)?;
+                self.leaf(layer, (entry, import), config, owner, inputs)
             }
         }
     }
 
-    fn leaf(&mut self, layer: &Layer, entry: &Entry, config: &Json, owner: OwnerId, inputs: &Inputs) -> Out {
+    fn leaf(&mut self, layer: &Layer, row: (&Entry, Import), config: &Json, owner: OwnerId, inputs: &Inputs) -> Out {
         let at = At { json: config, path: layer.at.clone(), layer: Some(layer.path.clone()) };
         let fields = at.fields()?;
         fields.irrelevant(&BASE);
         let outer_dtype = self.cx.dtype;
         let outer_origin = self.cx.g.origin.clone();
         self.cx.set_origin(&layer.path);
-        let result = self.typed(entry, &fields, owner, inputs);
+        let result = self.typed(row, &fields, owner, inputs);
         self.cx.dtype = outer_dtype;
         self.cx.g.origin = outer_origin;
         // Keys are checked where the import function has asked for all it knows.
@@ -293,17 +288,23 @@ impl Builder {
         result
     }
 
-    fn typed(&mut self, entry: &Entry, fields: &Fields<'_>, owner: OwnerId, inputs: &Inputs) -> Out {
+    fn typed(
+        &mut self,
+        (entry, import): (&Entry, Import),
+        fields: &Fields<'_>,
+        owner: OwnerId,
+        inputs: &Inputs,
+    ) -> Out {
         let policy = policy(fields)?;
         self.cx.dtype = match policy {
             Some(dtype) if dtype.is_float() => self.cx.float.unwrap_or(dtype),
             Some(dtype) => dtype,
             None => self.cx.float.unwrap_or(DType::F32),
         };
-        let inputs = if entry.module == super::Module::Layers { self.autocast(inputs)? } else { inputs.clone_items() };
+        let inputs = if entry.kind == ClassKind::Layer { self.autocast(inputs)? } else { inputs.clone_items() };
         let mut tensors = {
             let outer = self.cx.enter(owner);
-            let result = (entry.import)(self, fields, &inputs);
+            let result = import(self, fields, &inputs);
             self.cx.enter(outer);
             result?
         };
@@ -331,6 +332,19 @@ impl Builder {
         items.args.iter_mut().try_for_each(|item| item.map(&mut cast))?;
         items.kwargs.values_mut().try_for_each(|item| item.map(&mut cast))?;
         Ok(items)
+    }
+}
+
+/// The row and import function of a layer's class, or why there is none.
+fn importable(layer: &Layer) -> Result<(&'static Entry, Import), ImportErrorKind> {
+    let class = layer.class.clone();
+    let Some(entry) = lookup(layer) else {
+        let nearest = nearest_class(&class).map(str::to_string);
+        return Err(ImportErrorKind::UnknownLayer { class, nearest });
+    };
+    match entry.support {
+        Support::Import(import) => Ok((entry, import)),
+        Support::Refused(refusal) => Err(ImportErrorKind::RefusedLayer { class, refusal }),
     }
 }
 

@@ -31,18 +31,19 @@ use cx::Out;
 use inputs::Inputs;
 
 use super::cursor::Fields;
+use super::error::Refusal;
 use super::model::Layer;
 use super::names::nearest;
 
 type Import = fn(&mut Builder, &Fields<'_>, &Inputs) -> Out;
 
-/// Where a class comes from: the same name may be a layer and an operation.
+/// Layers and bare operations have names of their own: the same name may be both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Module {
-    /// `keras.layers` and layers of `keras.applications`.
-    Layers,
-    /// `keras.src.ops`: bare operations, whose arguments are in the call.
-    Ops,
+pub enum ClassKind {
+    /// Of `keras.layers` or `keras.applications`.
+    Layer,
+    /// Of `keras.ops`, whose arguments are in the call.
+    Operation,
 }
 
 /// What becomes of the mask of the first argument.
@@ -54,6 +55,13 @@ enum Masks {
     Own,
 }
 
+/// What is made of a class.
+#[derive(Clone, Copy, Debug)]
+enum Support {
+    Import(Import),
+    Refused(Refusal),
+}
+
 /// A layer class.
 #[derive(Debug)]
 struct Entry {
@@ -61,22 +69,33 @@ struct Entry {
     class: &'static str,
     /// Other spellings.
     aliases: &'static [&'static str],
-    module: Module,
+    kind: ClassKind,
     masks: Masks,
-    import: Import,
+    support: Support,
 }
 
 const fn layer(class: &'static str, import: Import) -> Entry {
-    Entry { class, aliases: &[], module: Module::Layers, masks: Masks::Own, import }
+    Entry { class, aliases: &[], kind: ClassKind::Layer, masks: Masks::Own, support: Support::Import(import) }
 }
 
 const fn passing(class: &'static str, import: Import) -> Entry {
-    Entry { class, aliases: &[], module: Module::Layers, masks: Masks::Pass, import }
+    Entry { masks: Masks::Pass, ..layer(class, import) }
 }
 
 const fn op(class: &'static str, import: Import) -> Entry {
-    Entry { class, aliases: &[], module: Module::Ops, masks: Masks::Own, import }
+    Entry { kind: ClassKind::Operation, ..layer(class, import) }
 }
+
+/// A class of Keras that is known and never imported: `why` reads "it …", `remedy` says what its user can do.
+const fn refused(class: &'static str, why: &'static str, remedy: &'static str) -> Entry {
+    let support = Support::Refused(Refusal { why, remedy });
+    Entry { class, aliases: &[], kind: ClassKind::Layer, masks: Masks::Own, support }
+}
+
+const STRINGS: &str = "it works on strings, which no tensor here holds";
+const BEFORE: &str = "apply it to the data, and save the model that begins behind it";
+const CODE: &str = "it runs code that is not in the file as layers";
+const EXPAND: &str = "replace it by built-in layers or operations of `keras.ops`, and save the model again";
 
 impl Entry {
     const fn or(self, aliases: &'static [&'static str]) -> Entry {
@@ -84,7 +103,7 @@ impl Entry {
     }
 }
 
-/// Every class that is imported.
+/// Every class that is known.
 const CLASSES: &[Entry] = &[
     passing("Activation", activations::activation),
     passing("ActivityRegularization", core::activity_regularization),
@@ -114,6 +133,7 @@ const CLASSES: &[Entry] = &[
     layer("Cropping3D", shape::crop_3d),
     layer("CustomScaleLayer", merge::custom_scale),
     passing("Dense", core::dense),
+    refused("DenseFeatures", "it reads feature columns, which are code of TensorFlow 1", BEFORE),
     layer("DepthwiseConv1D", conv::depthwise_1d),
     layer("DepthwiseConv2D", conv::depthwise_2d),
     layer("Discretization", core::discretization),
@@ -123,6 +143,7 @@ const CLASSES: &[Entry] = &[
     layer("EinsumDense", core::einsum_dense),
     layer("Embedding", core::embedding),
     layer("Flatten", shape::flatten),
+    refused("FlaxLayer", CODE, EXPAND),
     layer("GRU", recurrent::gru),
     layer("GroupedQueryAttention", attention::grouped_query).or(&["GroupQueryAttention"]),
     passing("GaussianDropout", core::dropout),
@@ -135,6 +156,8 @@ const CLASSES: &[Entry] = &[
     layer("GlobalMaxPooling3D", pool::global_max).or(&["GlobalMaxPool3D"]),
     passing("GroupNormalization", norm::group),
     passing("Identity", core::identity),
+    refused("JaxLayer", CODE, EXPAND),
+    refused("Lambda", CODE, EXPAND),
     layer("LSTM", recurrent::lstm),
     layer("LayerScale", norm::layer_scale),
     passing("LayerNormalization", norm::layer),
@@ -167,11 +190,15 @@ const CLASSES: &[Entry] = &[
     passing("SpatialDropout3D", core::dropout),
     layer("SpectralNormalization", wrappers::spectral_normalization),
     layer("StochasticDepth", core::stochastic_depth),
+    refused("StringLookup", STRINGS, BEFORE),
     layer("Subtract", merge::subtract),
     layer("SlicingOpLambda", tf::slicing),
+    refused("TextVectorization", STRINGS, BEFORE),
     layer("TFOpLambda", tf::call),
+    refused("TFSMLayer", CODE, EXPAND),
     passing("ThresholdedReLU", activations::thresholded_relu),
     layer("TimeDistributed", wrappers::time_distributed),
+    refused("TorchModuleWrapper", CODE, EXPAND),
     passing("UnitNormalization", norm::unit),
     layer("UpSampling1D", image::up_sampling_1d),
     layer("UpSampling2D", image::up_sampling_2d),
@@ -228,12 +255,39 @@ const CLASSES: &[Entry] = &[
 /// The row of a layer's class.
 fn lookup(layer: &Layer) -> Option<&'static Entry> {
     let bare = layer.module.as_deref().is_some_and(|m| m.starts_with("keras.src.ops") || m.starts_with("keras.ops"));
-    let module = if bare { Module::Ops } else { Module::Layers };
+    let kind = if bare { ClassKind::Operation } else { ClassKind::Layer };
     let named = |e: &&Entry| e.class == layer.class || e.aliases.contains(&layer.class.as_str());
-    CLASSES.iter().filter(|e| e.module == module).find(named)
+    CLASSES.iter().filter(|e| e.kind == kind).find(named)
+}
+
+/// A class of Keras and what is made of it, for lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownClass {
+    /// The class name.
+    pub class: &'static str,
+    /// Other spellings.
+    pub aliases: &'static [&'static str],
+    /// Whether it is an operation of `keras.ops` rather than a layer.
+    pub kind: ClassKind,
+    /// Why it is refused; `None` where it is imported.
+    pub refused: Option<Refusal>,
+}
+
+/// Every class that is known, in the order of the table.
+pub fn known_classes() -> impl Iterator<Item = KnownClass> {
+    CLASSES.iter().map(|e| KnownClass {
+        class: e.class,
+        aliases: e.aliases,
+        kind: e.kind,
+        refused: match e.support {
+            Support::Import(_) => None,
+            Support::Refused(refusal) => Some(refusal),
+        },
+    })
 }
 
 /// The class closest to an unknown one.
 fn nearest_class(class: &str) -> Option<&'static str> {
-    nearest(class, CLASSES.iter().filter(|e| e.module == Module::Layers).map(|e| e.class))
+    let importable = |e: &&Entry| e.kind == ClassKind::Layer && matches!(e.support, Support::Import(_));
+    nearest(class, CLASSES.iter().filter(importable).map(|e| e.class))
 }
