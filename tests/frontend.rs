@@ -118,6 +118,7 @@ fn nested_tree(outer_of_seq_trains: bool) -> VarTree {
         trainable,
         vars: vec![],
         repeated: 0,
+        forms: vec![],
         parts,
     };
     let inner = vec![

@@ -9,6 +9,7 @@
 mod cursor;
 mod error;
 mod file;
+mod forms;
 mod hdf5;
 mod init;
 mod json;
@@ -23,6 +24,7 @@ mod wiring;
 pub use cursor::{At, Fields};
 pub use error::{ImportError, ImportErrorKind, ImportErrors, JsonPath, Refusal};
 pub use file::{Format, Generation, ModelFile, architecture_text, open_model, open_model_bytes, open_weights};
+pub use forms::{Form, Recipe};
 pub use init::{Distribution, Fans, Initializer, Mode};
 pub use json::Json;
 pub use layers::{ClassKind, ImportOptions, Imported, KnownClass, import, known_classes};

@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::arrays::{Array, ArrayError, DType};
+use crate::arrays::{Array, ArrayError, ArrayErrorKind, DType};
 
 use super::error::{ImportError, ImportErrorKind, JsonPath};
+use super::forms::{Form, Recipe, forms};
 use super::init::Initializer;
 use super::names::snake_case;
 use super::source::{Naming, WeightSource};
@@ -52,6 +53,8 @@ pub struct VarTree {
     pub vars: Vec<VarSpec>,
     /// How many variables of its parts Keras stores once more before its own.
     pub repeated: usize,
+    /// What Keras stored for all its variables and its parts', where that is not one tensor each. All have one count of tensors.
+    pub forms: Vec<Form>,
     /// Its parts in creation order. Layers without variables are listed too: they count.
     pub parts: Vec<VarTree>,
 }
@@ -63,6 +66,13 @@ pub enum Origin {
     Stored {
         /// Its key.
         key: String,
+    },
+    /// Made of tensors of the weight file.
+    Made {
+        /// How.
+        recipe: Recipe,
+        /// The keys of the tensors that it counts.
+        keys: Vec<String>,
     },
     /// The variable's initializer.
     Initial,
@@ -78,6 +88,7 @@ impl VarTree {
             trainable,
             vars,
             repeated: 0,
+            forms: Vec::new(),
             parts: Vec::new(),
         }
     }
@@ -114,13 +125,15 @@ struct Visited<'t> {
 /// Finds every variable's tensor, in the order of [`VarTree::flatten`]. All that is missing, left over or of another shape
 /// is reported together.
 pub fn assign(tree: &VarTree, source: &WeightSource) -> Result<Vec<Origin>, Vec<ImportError>> {
-    let keys = match source.naming() {
-        Naming::Position => by_position(tree, source),
-        Naming::Topology { root } => by_topology(tree, source, root),
-        Naming::Path => by_path(tree, source),
-    }?;
+    let origins = match source.naming() {
+        Naming::Position => one_each(tree, by_position(tree, source)?, source),
+        Naming::Topology { root } => by_topology(tree, source, root)?,
+        Naming::Path => one_each(tree, by_path(tree, source)?, source),
+    };
     let mut problems = Vec::new();
-    for (visited, key) in tree.visit(true).iter().zip(&keys) {
+    for (visited, origin) in tree.visit(true).iter().zip(&origins) {
+        // What is made fits: it was chosen for that.
+        let Origin::Stored { key } = origin else { continue };
         let spec = visited.spec;
         match source.shape(key) {
             Some(found) if found == spec.shape => {}
@@ -142,7 +155,106 @@ pub fn assign(tree: &VarTree, source: &WeightSource) -> Result<Vec<Origin>, Vec<
             )),
         }
     }
-    if problems.is_empty() { Ok(keys.into_iter().map(|key| Origin::Stored { key }).collect()) } else { Err(problems) }
+    if problems.is_empty() { Ok(origins) } else { Err(problems) }
+}
+
+/// Variables whose tensors are stored together: one, or all of a layer that has [`Form`]s.
+struct Unit<'t> {
+    vars: Vec<Visited<'t>>,
+    forms: Vec<Form>,
+}
+
+impl Unit<'_> {
+    /// How many tensors are stored for it.
+    fn tensors(&self) -> usize {
+        self.forms.first().map_or(self.vars.len(), |form| form.tensors)
+    }
+
+    fn trains(&self) -> bool {
+        self.vars.iter().any(|var| var.trainable)
+    }
+
+    /// What the variables are, given the keys of the tensors: the first form that fits.
+    fn origins(&self, keys: Vec<String>, source: &WeightSource) -> Result<Vec<Origin>, Vec<ImportError>> {
+        if let Some(shapes) = keys.iter().map(|key| source.shape(key)).collect::<Option<Vec<_>>>()
+            && let wanted = self.vars.iter().map(|var| &var.spec.shape[..]).collect::<Vec<_>>()
+            && let Some(form) = self.forms.iter().find(|form| form.fits(&shapes, &wanted))
+        {
+            let origin = |recipe: &Recipe| match recipe {
+                Recipe::Tensor(i) => Origin::Stored { key: keys[*i].clone() },
+                recipe => Origin::Made { recipe: recipe.clone(), keys: keys.clone() },
+            };
+            return Ok(form.recipes.iter().map(origin).collect());
+        }
+        if keys.len() == self.vars.len() {
+            return Ok(keys.into_iter().map(|key| Origin::Stored { key }).collect());
+        }
+        // Keys of another count than variables: no tensor is any one variable's, so the first pair is named.
+        let (var, key) = (&self.vars[0], keys.first().cloned().unwrap_or_default());
+        let found = source.shape(&key).unwrap_or_default();
+        let (variable, expected) = (var.spec.path.clone(), var.spec.shape.clone());
+        Err(vec![at_weight(var.owner, ImportErrorKind::WeightShape { variable, expected, found, key })])
+    }
+}
+
+impl VarTree {
+    /// All variables in the order of [`VarTree::flatten`], by what is stored together.
+    fn units(&self, outer_trains: bool) -> Vec<Unit<'_>> {
+        let forms = forms(self);
+        if !forms.is_empty() {
+            return vec![Unit { vars: self.visit(outer_trains), forms }];
+        }
+        let trains = outer_trains && self.trainable;
+        let own = self.vars.iter().map(|spec| Unit {
+            vars: vec![Visited { spec, owner: &self.path, trainable: trains && spec.trainable }],
+            forms: Vec::new(),
+        });
+        own.chain(self.parts.iter().flat_map(|part| part.units(trains))).collect()
+    }
+}
+
+/// Origins where there is a key for every variable.
+fn one_each(tree: &VarTree, keys: Vec<String>, source: &WeightSource) -> Vec<Origin> {
+    let mut keys = keys.into_iter();
+    let mut origins = Vec::new();
+    for unit in tree.units(true) {
+        let own: Vec<String> = keys.by_ref().take(unit.vars.len()).collect();
+        let plain = || own.iter().map(|key| Origin::Stored { key: key.clone() }).collect();
+        let formed = unit.tensors() == own.len();
+        origins.extend(formed.then(|| unit.origins(own.clone(), source).ok()).flatten().unwrap_or_else(plain));
+    }
+    origins
+}
+
+/// Origins of a layer's variables, given the keys of its tensors in Keras's order: those that train before the others.
+fn in_order(
+    layer: &VarTree,
+    outer: bool,
+    keys: &[String],
+    source: &WeightSource,
+    group: &str,
+) -> Result<Vec<Origin>, Vec<ImportError>> {
+    let units = layer.units(outer);
+    let expected = units.iter().map(Unit::tensors).sum();
+    if expected != keys.len() {
+        let kind = ImportErrorKind::WeightCount { expected, found: keys.len(), key: group.to_string() };
+        return Err(vec![at_weight(&layer.path, kind)]);
+    }
+    let mut order: Vec<usize> = (0..units.len()).collect();
+    order.sort_by_key(|&i| !units[i].trains());
+    let mut rest = keys.iter().cloned();
+    let mut own = vec![Vec::new(); units.len()];
+    for i in order {
+        own[i] = rest.by_ref().take(units[i].tensors()).collect();
+    }
+    let (mut origins, mut problems) = (Vec::new(), Vec::new());
+    for (unit, keys) in units.iter().zip(own) {
+        match unit.origins(keys, source) {
+            Ok(made) => origins.extend(made),
+            Err(errors) => problems.extend(errors),
+        }
+    }
+    if problems.is_empty() { Ok(origins) } else { Err(problems) }
 }
 
 fn at_weight(layer: &str, kind: ImportErrorKind) -> ImportError {
@@ -270,7 +382,7 @@ fn positions(
 }
 
 /// Keras 2's order: per layer of the outermost model, its trainable weights and then the others.
-fn by_topology(tree: &VarTree, source: &WeightSource, root: &str) -> Result<Vec<String>, Vec<ImportError>> {
+fn by_topology(tree: &VarTree, source: &WeightSource, root: &str) -> Result<Vec<Origin>, Vec<ImportError>> {
     let h5 = source.as_hdf5().expect("only HDF5 files are named by topology");
     let join = |a: &str, b: &str| if a.is_empty() { b.to_string() } else { format!("{a}/{b}") };
     let names = h5.strings(root, "layer_names").map_err(array_error)?.unwrap_or_default();
@@ -287,24 +399,15 @@ fn by_topology(tree: &VarTree, source: &WeightSource, root: &str) -> Result<Vec<
     if with_weights.len() != stored.len() {
         return Err(whole_file(ImportErrorKind::LayerCount { expected: with_weights.len(), found: stored.len() }));
     }
-    let mut problems = Vec::new();
-    let mut keys = Vec::new();
+    let (mut origins, mut problems) = (Vec::new(), Vec::new());
     for ((_, layer), (group, weights)) in with_weights.iter().zip(&stored) {
-        let vars = layer.visit(tree.trainable);
-        if vars.len() != weights.len() {
-            let kind = ImportErrorKind::WeightCount { expected: vars.len(), found: weights.len(), key: group.clone() };
-            problems.push(at_weight(&layer.path, kind));
-            continue;
+        let keys: Vec<String> = weights.iter().map(|name| join(group, name)).collect();
+        match in_order(layer, tree.trainable, &keys, source, group) {
+            Ok(own) => origins.extend(own),
+            Err(errors) => problems.extend(errors),
         }
-        let mut order: Vec<usize> = (0..vars.len()).collect();
-        order.sort_by_key(|&i| !vars[i].trainable);
-        let mut own = vec![String::new(); vars.len()];
-        for (name, var) in weights.iter().zip(order) {
-            own[var] = join(group, name);
-        }
-        keys.extend(own);
     }
-    if problems.is_empty() { Ok(keys) } else { Err(problems) }
+    if problems.is_empty() { Ok(origins) } else { Err(problems) }
 }
 
 /// Every variable's value, read or made when it is asked for.
@@ -353,7 +456,8 @@ impl Weights {
         let spec = &self.specs[i];
         match (&self.origins[i], &self.source) {
             (Origin::Stored { key }, Some(source)) => Ok(in_dtype(source.read(key)?, spec.dtype)),
-            (Origin::Stored { .. } | Origin::Initial, _) => {
+            (Origin::Made { recipe, keys }, Some(source)) => made(recipe, keys, source, spec),
+            (Origin::Stored { .. } | Origin::Made { .. } | Origin::Initial, _) => {
                 let rows = spec.shape.first().copied().unwrap_or(1);
                 spec.initializer.fill_rows(&spec.shape, 0..rows, spec.dtype, self.seed, &spec.path)
             }
@@ -365,11 +469,28 @@ impl Weights {
         let spec = &self.specs[i];
         match (&self.origins[i], &self.source) {
             (Origin::Stored { key }, Some(source)) => Ok(in_dtype(source.read_rows(key, start, end)?, spec.dtype)),
-            (Origin::Stored { .. } | Origin::Initial, _) => {
+            (Origin::Made { recipe, keys }, Some(source)) => {
+                let whole = made(recipe, keys, source, spec)?;
+                let rows = spec.shape.first().copied().unwrap_or(0);
+                let missing = || ArrayErrorKind::Rows { rows, start, end }.in_member(source.path(), &spec.path);
+                whole.rows(start, end).ok_or_else(missing)
+            }
+            (Origin::Stored { .. } | Origin::Made { .. } | Origin::Initial, _) => {
                 spec.initializer.fill_rows(&spec.shape, start..end, spec.dtype, self.seed, &spec.path)
             }
         }
     }
+}
+
+fn made(recipe: &Recipe, keys: &[String], source: &WeightSource, spec: &VarSpec) -> Result<Array, ArrayError> {
+    // In the variable's type first, so that tensors of several types meet in one.
+    let read = |(i, key): (usize, &String)| match recipe.takes(i) {
+        true => Ok(in_dtype(source.read(key)?, spec.dtype)),
+        false => Ok(Array::from_f32([0], &[])),
+    };
+    let stored = keys.iter().enumerate().map(read).collect::<Result<Vec<_>, ArrayError>>()?;
+    let changed = || ArrayErrorKind::Missing.in_member(source.path(), &spec.path);
+    recipe.make(&stored).ok_or_else(changed)
 }
 
 /// Converts without copying what has the type already.

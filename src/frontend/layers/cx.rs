@@ -5,6 +5,7 @@ use intwain_ir::{DType, Graph, Origin, Shape, Trainable, Type, Value};
 
 use crate::frontend::error::{ImportError, ImportErrorKind};
 use crate::frontend::file::Generation;
+use crate::frontend::forms::Form;
 use crate::frontend::init::Initializer;
 use crate::frontend::weights::{Slot, VarSpec, VarTree};
 
@@ -80,6 +81,7 @@ struct Owner {
     trains: bool,
     vars: Vec<(VarSpec, Value)>,
     repeated: usize,
+    forms: Vec<Form>,
     parts: Vec<usize>,
 }
 
@@ -115,6 +117,7 @@ impl Cx {
             trains: trainable,
             vars: Vec::new(),
             repeated: 0,
+            forms: Vec::new(),
             parts: Vec::new(),
         };
         Cx { g: Graph::new(name), generation, float, dtype: float.unwrap_or(DType::F32), owners: vec![root], owner: 0 }
@@ -145,6 +148,7 @@ impl Cx {
             trains: trainable && self.owners[outer].trains,
             vars: Vec::new(),
             repeated: 0,
+            forms: Vec::new(),
             parts: Vec::new(),
         });
         self.owners[outer].parts.push(id);
@@ -214,6 +218,13 @@ impl Cx {
         self.owners[self.owner].repeated = variables;
     }
 
+    /// Says what Keras stored for all variables of an owner and its parts, where that is not one tensor each: the first form
+    /// that gives the variables' shapes is taken. All have one count of tensors.
+    #[allow(dead_code, reason = "for layers of Keras 1")]
+    pub(crate) fn stored_as(&mut self, owner: OwnerId, forms: Vec<Form>) {
+        self.owners[owner].forms = forms;
+    }
+
     /// The extents of an owner's variable.
     pub(crate) fn var_shape(&self, owner: OwnerId, name: &str) -> Option<&[usize]> {
         let path = format!("{}/{name}", self.owners[owner].path);
@@ -237,6 +248,7 @@ impl Cx {
             trainable: owner.own_trainable,
             vars: owner.vars.iter().map(|(spec, _)| spec.clone()).collect(),
             repeated: owner.repeated,
+            forms: owner.forms.clone(),
             parts: owner.parts.iter().map(|&part| self.tree_of(part, values)).collect(),
         }
     }
