@@ -1,7 +1,10 @@
 //! A model: architecture and weights.
 
 use crate::arrays::{Array, ArrayError};
-use crate::frontend::{self, Format, ImportErrorKind, ImportErrors, Imported, KerasModel, LayerBody, Weights};
+use crate::frontend::{
+    self, Format, ImportErrorKind, ImportErrors, ImportOptions, Imported, KerasModel, LayerBody, ResultShapes, VarTree,
+    Weights,
+};
 use intwain_ir::{DType, Graph, Shape, Tensor, Type};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,6 +20,12 @@ pub struct ModelOptions {
     pub shapes: BTreeMap<String, Vec<usize>>,
     /// The floating type in place of the file's.
     pub float: Option<DType>,
+}
+
+impl ModelOptions {
+    fn ask(&self, batch: usize) -> ImportOptions {
+        ImportOptions { batch, shapes: self.shapes.clone(), float: self.float }
+    }
 }
 
 /// Why a model could not be read.
@@ -67,10 +76,10 @@ impl Model {
             }
             None => file.weights,
         };
-        let imported = import(&keras, path, &options, 1)?;
+        let vars = frontend::variables(&keras, path, &options.ask(1))?;
         let stored = options.weights.as_deref().unwrap_or(path).to_path_buf();
-        let weights = Weights::new(&imported.vars, source, options.seed)
-            .map_err(|problems| ImportErrors { file: stored, problems })?;
+        let weights =
+            Weights::new(&vars, source, options.seed).map_err(|problems| ImportErrors { file: stored, problems })?;
         Ok(Model { path: path.to_path_buf(), keras, architecture, options, weights })
     }
 
@@ -119,6 +128,17 @@ impl Model {
         Ok(import(&self.keras, &self.path, &self.options, rows)?.graph)
     }
 
+    /// The architecture.
+    pub fn keras(&self) -> &KerasModel {
+        &self.keras
+    }
+
+    /// The shapes of all layers' results, with extents that the file leaves open, and all variables.
+    pub fn result_shapes(&self) -> Result<(ResultShapes, VarTree), ModelError> {
+        let ask = self.options.ask(1);
+        Ok(frontend::result_shapes(&self.keras, &self.path, &ask)?)
+    }
+
     /// The extents of a weight, by its path.
     pub fn weight_shape(&self, path: &str) -> Option<&[usize]> {
         self.weights.specs().iter().find(|s| s.path == path).map(|s| &s.shape[..])
@@ -133,8 +153,7 @@ impl Model {
 }
 
 fn import(keras: &KerasModel, path: &Path, options: &ModelOptions, batch: usize) -> Result<Imported, ImportErrors> {
-    let ask = frontend::ImportOptions { batch, shapes: options.shapes.clone(), float: options.float };
-    frontend::import(keras, path, &ask)
+    frontend::import(keras, path, &options.ask(batch))
 }
 
 /// An array of a file as a tensor.

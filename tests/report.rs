@@ -172,3 +172,33 @@ fn the_graph_after_every_pass_is_text_that_reads_back() {
     let names: BTreeSet<&str> = driver::passes().into_iter().map(|p| p.0).collect();
     assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), names);
 }
+
+#[test]
+fn layers_are_listed_as_keras_lists_them() {
+    let report = report::layers(&model("resnet50.json")).unwrap();
+    // Figures of Keras's summary.
+    assert_eq!(
+        (report.layers.len(), report.total_params, report.trainable_params, report.non_trainable_params),
+        (177, 25_636_712, 25_583_592, 53_120)
+    );
+    let pool = report.layers.iter().find(|l| l.name == "avg_pool").unwrap();
+    assert_eq!((pool.class.as_str(), pool.parameters), ("GlobalAveragePooling2D", 0));
+    assert_eq!(pool.output_shape, Some(vec![None, Some(2048)]));
+    assert_eq!(pool.connected_to, ["conv5_block3_out[0][0]"]);
+}
+
+#[test]
+fn extents_that_a_file_leaves_open_stay_open_in_the_list_of_layers() {
+    let json = r#"{"class_name": "Functional", "keras_version": "2.15.0", "config": {"name": "m", "layers": [
+        {"class_name": "InputLayer", "name": "x", "inbound_nodes": [], "config": {"batch_input_shape": [null, null, 3], "name": "x"}},
+        {"class_name": "Conv1D", "name": "c", "config": {"name": "c", "filters": 5, "kernel_size": [2]}, "inbound_nodes": [[["x", 0, 0, {}]]]},
+        {"class_name": "GlobalMaxPooling1D", "name": "p", "config": {"name": "p"}, "inbound_nodes": [[["c", 0, 0, {}]]]}],
+        "input_layers": [["x", 0, 0]], "output_layers": [["p", 0, 0]]}}"#;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("m.json");
+    std::fs::write(&file, json).unwrap();
+    let report = report::layers(&Model::open(&file, ModelOptions::default()).unwrap()).unwrap();
+    let shapes: Vec<_> = report.layers.iter().map(|l| l.output_shape.clone().unwrap()).collect();
+    assert_eq!(shapes, [vec![None, None, Some(3)], vec![None, None, Some(5)], vec![None, Some(5)]]);
+    assert_eq!(report.total_params, 2 * 3 * 5 + 5);
+}

@@ -115,6 +115,9 @@ pub(crate) struct InspectArgs {
     /// Say why a layer is where it is, what the runner-up was and what it would cost.
     #[arg(long, value_name = "LAYER", conflicts_with = "after")]
     pub(crate) why: Option<String>,
+    /// List the model's layers: class, shape of the result, parameters, connections. Plans nothing.
+    #[arg(long, conflicts_with_all = ["after", "why"])]
+    pub(crate) layers: bool,
 }
 
 #[derive(Clone, Debug, Args)]

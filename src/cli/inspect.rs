@@ -12,6 +12,10 @@ pub(crate) fn inspect(a: &InspectArgs, common: &Common) -> Result<(), Failure> {
     if a.model.model.is_dir() {
         return directory(a, common);
     }
+    if a.layers {
+        let model = run::open_architecture(&a.model, common)?;
+        return output::report(&report::layers(&model)?, common);
+    }
     let request = plan::request(&a.target, a.batch)?;
     a.after.as_deref().map_or(Ok(()), known_pass)?;
     let model = run::open_architecture(&a.model, common)?;
@@ -43,6 +47,7 @@ fn directory(a: &InspectArgs, common: &Common) -> Result<(), Failure> {
     let model = [
         ("--after", a.after.is_some()),
         ("--why", a.why.is_some()),
+        ("--layers", a.layers),
         ("--hardware", a.target.hardware.is_some()),
         ("--split", a.target.split != Split::Auto),
         ("--allow-one", a.target.allow_one),

@@ -27,7 +27,10 @@ pub use file::{Format, Generation, ModelFile, architecture_text, open_model, ope
 pub use forms::{Form, Recipe};
 pub use init::{Distribution, Fans, Initializer, Mode};
 pub use json::Json;
-pub use layers::{ClassKind, ImportOptions, Imported, KnownClass, import, known_classes};
+pub use layers::{
+    ClassKind, Extent, ImportOptions, Imported, KnownClass, ResultShapes, import, known_classes, result_shapes,
+    variables,
+};
 pub use model::{Arg, Call, InputSpec, KerasModel, Layer, LayerBody, ModelKind, Source};
 pub use source::{Naming, WeightSource};
 pub use weights::{Origin, Slot, VarSpec, VarTree, Weights, assign};

@@ -1,16 +1,18 @@
 //! What a plan and a program look like to people and scripts: data with a text form ([`std::fmt::Display`]) and a JSON
 //! form ([`serde::Serialize`]) that say the same.
 //!
-//! [`PlanReport`] compares strategies, [`PlacementReport`] says what is where, [`WhyReport`] why a layer is where it is,
+//! [`LayersReport`] lists what a model consists of, [`PlanReport`] compares strategies, [`PlacementReport`] says what is where, [`WhyReport`] why a layer is where it is,
 //! [`MachineReport`] what a machine is taken to be. Field names of the JSON forms are stable within a
 //! [`REPORT_VERSION`].
 
+mod layers;
 mod machine;
 mod placement;
 mod plan;
 mod text;
 mod why;
 
+pub use layers::{LayerRow, LayersReport, layers};
 pub use machine::{DeviceFigures, FigureReport, LinkFigures, MachineReport};
 pub use placement::{
     CommunicationReport, DeviceReport, KernelReport, LayerReport, PlacementReport, Totals, Traffic, placement,

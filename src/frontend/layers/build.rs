@@ -37,6 +37,8 @@ pub struct Imported {
     pub graph: Graph,
     /// The variables.
     pub vars: VarTree,
+    /// The extents of all results of each layer's first call, by the layer's path.
+    pub results: BTreeMap<String, Vec<Vec<usize>>>,
 }
 
 /// Names with `_1`, `_2`, … on repeats, passing over what others are called.
@@ -76,7 +78,7 @@ fn build(model: &KerasModel, file: &Path, options: &ImportOptions) -> Result<Imp
         ModelKind::Functional => "Functional",
     };
     let cx = Cx::new(&model.name, class, model.trainable, model.generation, options.float);
-    let mut builder = Builder { cx, problems: Vec::new(), read: BTreeSet::new() };
+    let mut builder = Builder { cx, problems: Vec::new(), results: BTreeMap::new(), read: BTreeSet::new() };
     builder.unknown_classes(model);
     if builder.problems.is_empty() {
         match builder.outermost(model, options) {
@@ -91,6 +93,8 @@ fn build(model: &KerasModel, file: &Path, options: &ImportOptions) -> Result<Imp
 pub(super) struct Builder {
     pub(super) cx: Cx,
     problems: Vec<ImportError>,
+    /// The extents of each layer's results.
+    results: BTreeMap<String, Vec<Vec<usize>>>,
     /// Configurations whose keys have been checked: a shared layer reports an unknown key once.
     read: BTreeSet<JsonPath>,
 }
@@ -139,7 +143,8 @@ impl Builder {
             self.cx.g.output(name, output.value);
         }
         let (vars, values) = self.cx.tree();
-        Ok(Imported { graph: in_order(&self.cx.g, &values)?, vars })
+        let results = std::mem::take(&mut self.results);
+        Ok(Imported { graph: in_order(&self.cx.g, &values)?, vars, results })
     }
 
     fn input(&mut self, name: &str, spec: &InputSpec, options: &ImportOptions) -> Out<Value> {
@@ -223,6 +228,7 @@ impl Builder {
         let mut results: BTreeMap<(usize, usize), Vec<T>> = BTreeMap::new();
         for (source, input) in model.inputs.iter().zip(inputs) {
             results.insert((source.layer, source.call), vec![*input]);
+            self.keep_shapes(model.layer(*source), &[*input]);
         }
         for call in &model.calls {
             let layer = &model.layers[call.layer];
@@ -243,7 +249,10 @@ impl Builder {
             };
             let part = self.declare_layer(layer, owner, Slot::Listed("layers"));
             match self.layer(layer, part, &inputs) {
-                Ok(tensors) => drop(results.insert((call.layer, call.call), tensors)),
+                Ok(tensors) => {
+                    self.keep_shapes(layer, &tensors);
+                    results.insert((call.layer, call.call), tensors);
+                }
                 Err(fail) => self.report(fail, &layer.at, &layer.path),
             }
         }
@@ -253,6 +262,11 @@ impl Builder {
             return Err(misfit("an output is a result that its layer does not have"));
         }
         Ok(outputs)
+    }
+
+    fn keep_shapes(&mut self, layer: &Layer, tensors: &[T]) {
+        let shapes = || tensors.iter().map(|t| self.cx.dims(t.value)).collect();
+        self.results.entry(layer.path.clone()).or_insert_with(shapes);
     }
 
     /// Imports one call of a layer whose variables belong to `owner`.

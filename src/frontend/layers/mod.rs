@@ -20,11 +20,13 @@ mod pool;
 mod recurrent;
 mod rows;
 mod shape;
+mod shapes;
 mod tf;
 mod windows;
 mod wrappers;
 
 pub use build::{ImportOptions, Imported, import};
+pub use shapes::{Extent, ResultShapes, result_shapes, variables};
 
 use build::Builder;
 use cx::Out;
