@@ -28,8 +28,9 @@ LAYER_BATCH, OPEN_EXTENT = 4, 6
 
 
 def tables(kind):
-    """The rows of one kind from all files of `cases`, by name: (area, builder, inputs); and the cases exempt from a check, by check."""
-    rows, exempt = {}, {"CONSTANT": set(), "UNMOVED": set()}
+    """The rows of one kind from all files of `cases`, by name: (area, builder, inputs); the cases exempt from a check, by check; and names that
+    are there twice."""
+    rows, exempt, clashes = {}, {"CONSTANT": set(), "UNMOVED": set()}, []
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cases")
     for file in sorted(os.listdir(folder)):
         if not file.endswith(".py") or file.startswith("_"):
@@ -43,11 +44,12 @@ def tables(kind):
             sys.exit(f"cases/{file}: INPUTS names no case: {', '.join(sorted(unknown))}")
         for name, build in getattr(module, kind, {}).items():
             if name in rows:
-                sys.exit(f"cases/{file}: {name} is also in cases/{rows[name][0]}.py")
+                clashes.append(f"cases/{file}: {name} is also in cases/{rows[name][0]}.py")
+                continue
             rows[name] = (file[:-3], build, inputs.get(name, {}))
         for check, names in exempt.items():
             names.update(getattr(module, check, ()))
-    return rows, exempt
+    return rows, exempt, clashes
 
 
 class Worthless(Exception):
@@ -264,12 +266,14 @@ def main():
     parser.add_argument("--area", default="", help="only the cases of tools/cases/AREA.py")
     parser.add_argument("--list", action="store_true")
     args = parser.parse_args()
-    rows, exempt = tables("LEGACY_CASES" if args.legacy else "CASES")
+    rows, exempt, clashes = tables("LEGACY_CASES" if args.legacy else "CASES")
     rows = {n: r for n, r in rows.items() if args.only in n and args.area in ("", r[0])}
     if args.list:
         print(*(f"{area}: {name}" for name, (area, _, _) in rows.items()), sep="\n")
         return
-    maker, lines, failed = Maker(args.legacy), [], 0
+    maker, lines, failed = Maker(args.legacy), [], len(clashes)
+    for clash in clashes:
+        print(f"FAIL {clash}")
     for name, (area, build, drawn) in rows.items():
         folder = os.path.join(args.out, name)
         os.makedirs(folder, exist_ok=True)

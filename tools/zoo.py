@@ -23,7 +23,7 @@ MEASURED = (
     "mlp lenet two_tower gpt vit unet resnet50 resnet50v2 vgg16 mobilenet mobilenetv2 densenet121 inceptionv3 xception "
     "efficientnetb0 convnexttiny"
 ).split()
-IMPORTED = "lstm dlrm mobilenetv3 efficientnetv2b0 inceptionresnetv2 nasnetmobile resnet50_224 vgg16_224".split()
+IMPORTED = "lstm dlrm vgg19 mobilenetv3 efficientnetv2b0 inceptionresnetv2 nasnetmobile resnet50_224 vgg16_224".split()
 GRADIENTS = "lenet resnet50 unet vit gpt two_tower".split()
 
 
@@ -99,7 +99,7 @@ def builders():
         "lstm": stack((40,), L.Embedding(1000, 64, mask_zero=True), L.Bidirectional(L.LSTM(32, return_sequences=True)), L.GRU(32),
                       L.Dense(16, "tanh"), L.Dense(1), dtype="int32"),
         "gpt": gpt, "vit": vit, "unet": unet, "two_tower": two_tower, "dlrm": dlrm,
-        "resnet50": application("ResNet50"), "resnet50v2": application("ResNet50V2"), "vgg16": application("VGG16"),
+        "resnet50": application("ResNet50"), "resnet50v2": application("ResNet50V2"), "vgg16": application("VGG16"), "vgg19": application("VGG19"),
         "mobilenet": application("MobileNet"), "mobilenetv2": application("MobileNetV2"), "mobilenetv3": application("MobileNetV3Small"),
         "densenet121": application("DenseNet121"), "inceptionv3": application("InceptionV3", 96), "xception": application("Xception", 96),
         "efficientnetb0": application("EfficientNetB0"), "efficientnetv2b0": application("EfficientNetV2B0"),
