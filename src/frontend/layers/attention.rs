@@ -4,27 +4,21 @@ use intwain_ir::ops::Iota;
 use intwain_ir::scalar::{Binary, Compare, Reduce, Unary};
 use intwain_ir::{DType, Shape, Trainable, Value};
 
-use super::activations::{initializer, masked_softmax, softmax_over};
+use super::activations::{Masked, initializer, masked_softmax, softmax_over};
 use super::build::Builder;
 use super::conv::add_bias;
 use super::core::contract_letters;
 use super::cx::{Cx, Fail, Out, T, misfit, unsupported};
 use super::inputs::{Inputs, Item};
+use super::masks::{spread, values};
 use crate::frontend::cursor::{At, Fields};
+use crate::frontend::file::Generation;
 use crate::frontend::init::Initializer;
-use crate::frontend::json::Json;
 use crate::frontend::weights::Slot;
 
 /// Keys that matter for training only, or say how and not what is computed.
-const NEUTRAL: [&str; 7] = [
-    "dropout",
-    "seed",
-    "kernel_regularizer",
-    "bias_regularizer",
-    "kernel_constraint",
-    "bias_constraint",
-    "flash_attention",
-];
+const NEUTRAL: [&str; 6] =
+    ["seed", "kernel_regularizer", "bias_regularizer", "kernel_constraint", "bias_constraint", "flash_attention"];
 
 /// What both multi-head layers are called with.
 struct Call {
@@ -39,29 +33,40 @@ struct Call {
 }
 
 impl Call {
-    fn read(inputs: &Inputs) -> Out<Call> {
+    fn read(cx: &Cx, inputs: &Inputs) -> Out<Call> {
         let missing = |name: &str| misfit(format!("is called without `{name}`"));
         let query = inputs.tensor(0, "query")?.ok_or_else(|| missing("query"))?;
         let value = inputs.tensor(1, "value")?.ok_or_else(|| missing("value"))?;
         let given = inputs.tensor(2, "key")?;
-        let named = |name: &str| match inputs.named(name) {
-            None => Ok(None),
-            Some(Item::Tensor(t)) => Ok(Some(t.value)),
-            Some(_) => Err(unsupported(format!("an argument `{name}` that is no tensor"))),
-        };
+        // Keras 2 has no arguments for the three masks, and no file of it can have them.
+        let place = |position: usize| if cx.generation == Generation::Three { position } else { usize::MAX };
         let masks = [
-            named("query_mask")?.or(query.mask),
-            named("value_mask")?.or(value.mask),
-            named("key_mask")?.or(given.and_then(|k| k.mask)),
+            argument(inputs, place(3), "query_mask")?.or(query.mask),
+            argument(inputs, place(4), "value_mask")?.or(value.mask),
+            argument(inputs, place(5), "key_mask")?.or(given.and_then(|k| k.mask)),
         ];
+        let user_mask = argument(inputs, if cx.generation == Generation::Three { 6 } else { 3 }, "attention_mask")?;
         Ok(Call {
             query,
             value,
             key: given.unwrap_or(value),
             masks,
-            user_mask: named("attention_mask")?,
+            user_mask,
             causal: inputs.flag("use_causal_mask")?,
             scores: inputs.flag("return_attention_scores")?,
+        })
+    }
+
+    /// How weights are made of masked scores. Keras 3 has a fused way, which it takes where nobody asks for the weights or
+    /// drops some of them, and another one; where a mask leaves nothing to a query they differ.
+    fn masked(&self, cx: &Cx, fields: &Fields<'_>, rank: usize) -> Out<Masked> {
+        let dropout = fields.opt("dropout").map_or(Ok(0.0), |at| at.f64())?;
+        let robust = fields.bool_or("softmax_robust_masking", false)?;
+        Ok(match cx.generation {
+            Generation::Two if robust => Masked::Lowest,
+            Generation::Two => Masked::Lowered,
+            Generation::Three if dropout > 0.0 || self.scores || rank != 3 => Masked::Zero,
+            Generation::Three => Masked::Lowest,
         })
     }
 
@@ -72,6 +77,16 @@ impl Call {
             [q, k, v] if q == k && k == v && q >= 3 => Ok(q),
             _ => Err(misfit(format!("takes tensors of one rank of at least 3, given are ranks {ranks:?}"))),
         }
+    }
+}
+
+/// A tensor argument by position and name.
+fn argument(inputs: &Inputs, position: usize, name: &str) -> Out<Option<Value>> {
+    let item = if position == usize::MAX { inputs.named(name) } else { inputs.get(position, name) };
+    match item {
+        None => Ok(None),
+        Some(Item::Tensor(t)) => Ok(Some(t.value)),
+        Some(_) => Err(unsupported(format!("an argument `{name}` that is no tensor"))),
     }
 }
 
@@ -128,7 +143,6 @@ pub(super) fn multi_head(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) 
     fields.irrelevant(&NEUTRAL);
     // Keras 2 writes the shapes it was built with.
     fields.irrelevant(&["query_shape", "key_shape", "value_shape"]);
-    fields.neutral("softmax_robust_masking", &[Json::Bool(false)])?;
     let heads = fields.require("num_heads")?.positive()?;
     let key_dim = fields.require("key_dim")?.positive()?;
     let value_dim = fields.positive_or("value_dim", key_dim)?;
@@ -141,8 +155,14 @@ pub(super) fn multi_head(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) 
     let axes =
         fields.opt("attention_axes").map(|at| at.one_or_many().iter().map(At::int).collect::<Result<Vec<_>, _>>());
     let axes = axes.transpose()?;
-    let call = Call::read(inputs)?;
+    let mut call = Call::read(&b.cx, inputs)?;
     let rank = call.rank(&b.cx)?;
+    let masked = call.masked(&b.cx, fields, rank)?;
+    if b.cx.generation == Generation::Three {
+        // It heeds the query's own mask whatever is said, and takes all three off.
+        call.masks[0] = call.query.mask;
+        [call.query, call.value, call.key].into_iter().for_each(|t| b.cx.take_mask_off(t));
+    }
     let axes = match axes {
         None => (1..rank - 1).collect(),
         Some(axes) => axes.iter().map(|&a| b.cx.axis(a, rank)).collect::<Out<Vec<usize>>>()?,
@@ -155,15 +175,14 @@ pub(super) fn multi_head(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) 
     };
     let v = projections.apply(b, "value_dense", "value", call.value.value, 1, &[heads, value_dim])?;
     let mask = mask(&mut b.cx, &call, window)?;
-    let (mut y, scores) = attend(&mut b.cx, [q, k, v], mask, &axes, 1.0 / (key_dim as f64).sqrt())?;
+    let (mut y, scores) = attend(&mut b.cx, [q, k, v], (mask, masked), &axes, 1.0 / (key_dim as f64).sqrt())?;
     if let Some(gate) = gate {
         let gate = b.cx.g.unary(Unary::Logistic, gate)?;
         y = b.cx.g.mul(y, gate)?;
     }
     let out = output.unwrap_or_else(|| vec![*b.cx.dims(call.query.value).last().expect("a query has features")]);
     let value = projections.apply(b, "output_dense", "attention_output", y, 2, &out)?;
-    let y = T { value, mask: call.query.mask };
-    Ok(if call.scores { vec![y, scores.into()] } else { vec![y] })
+    Ok(if call.scores { vec![value.into(), scores.into()] } else { vec![value.into()] })
 }
 
 /// Fewer key and value heads than query heads: each serves several queries.
@@ -178,10 +197,11 @@ pub(super) fn grouped_query(b: &mut Builder, fields: &Fields<'_>, inputs: &Input
     if !heads.is_multiple_of(shared) {
         return Err(misfit(format!("{shared} key heads do not divide {heads} query heads")));
     }
-    let call = Call::read(inputs)?;
+    let call = Call::read(&b.cx, inputs)?;
     if call.rank(&b.cx)? != 3 {
         return Err(misfit("takes tensors of rank 3"));
     }
+    let masked = call.masked(&b.cx, fields, 3)?;
     let q = projections.apply(b, "query_dense", "query", call.query.value, 1, &[heads, head_dim])?;
     let k = projections.apply(b, "key_dense", "key", call.key.value, 1, &[shared, head_dim])?;
     let gate = match gated {
@@ -191,7 +211,7 @@ pub(super) fn grouped_query(b: &mut Builder, fields: &Fields<'_>, inputs: &Input
     let v = projections.apply(b, "value_dense", "value", call.value.value, 1, &[shared, head_dim])?;
     let (k, v) = (repeat_heads(&mut b.cx, k, heads / shared)?, repeat_heads(&mut b.cx, v, heads / shared)?);
     let mask = mask(&mut b.cx, &call, window)?;
-    let (mut y, scores) = attend(&mut b.cx, [q, k, v], mask, &[1], 1.0 / (head_dim as f64).sqrt())?;
+    let (mut y, scores) = attend(&mut b.cx, [q, k, v], (mask, masked), &[1], 1.0 / (head_dim as f64).sqrt())?;
     if let Some(gate) = gate {
         let gate = b.cx.g.unary(Unary::Logistic, gate)?;
         y = b.cx.g.mul(y, gate)?;
@@ -264,7 +284,13 @@ fn positions(cx: &mut Cx, t: usize, s: usize, test: impl FnOnce(&mut Cx, Value, 
 }
 
 /// softmax(scale·q·kᵀ)·v over the attention axes of `[N, axes.., heads, features]`; the weights come along.
-fn attend(cx: &mut Cx, [q, k, v]: [Value; 3], mask: Option<Value>, axes: &[usize], scale: f64) -> Out<(Value, Value)> {
+fn attend(
+    cx: &mut Cx,
+    [q, k, v]: [Value; 3],
+    (mask, masked): (Option<Value>, Masked),
+    axes: &[usize],
+    scale: f64,
+) -> Out<(Value, Value)> {
     let rank = cx.rank(q);
     let letter = |i: usize| char::from_u32('a' as u32 + i as u32).expect("ranks are small");
     let target: Vec<char> = (0..rank).map(letter).collect();
@@ -289,7 +315,7 @@ fn attend(cx: &mut Cx, [q, k, v]: [Value; 3], mask: Option<Value>, axes: &[usize
             let at = dims.len().checked_sub(2 * axes.len()).ok_or_else(|| misfit("a mask of too few dimensions"))?;
             dims.splice(at..at, std::iter::repeat_n(1, missing));
             let mask = cx.g.reshape(mask, &Shape::from(dims))?;
-            masked_softmax(cx, scores, mask, &over)?
+            masked_softmax(cx, scores, mask, &over, masked)?
         }
     };
     // Values have the letters of keys; their features are a letter of their own.
@@ -321,9 +347,9 @@ impl Simple {
         };
         let (mut q, mut v) = (q, v);
         if let Some(mask) = inputs.get(1, "mask") {
-            let Item::List(masks) = mask else { return Err(unsupported("an argument `mask` that is no list")) };
-            let given = |i: usize| masks.get(i).and_then(|m| m.tensors().first().map(|t| t.value));
-            (q.mask, v.mask) = (given(0), given(1));
+            let Item::List(_) = mask else { return Err(unsupported("an argument `mask` that is no list")) };
+            let given = values(mask);
+            (q.mask, v.mask) = (given.first().copied().flatten(), given.get(1).copied().flatten());
         }
         // Keras 2 has the flag in the configuration.
         let causal = fields.bool_or("causal", false)? || inputs.flag("use_causal_mask")?;
@@ -335,7 +361,11 @@ impl Simple {
         let rank = ty.rank();
         let mut mask = None;
         if let Some(values) = self.v.mask {
+            let values = cx.g.cast(DType::Bool, values)?;
             let mut dims = cx.dims(values);
+            if dims.len() + 1 != rank {
+                return Err(misfit(format!("a mask of shape {dims:?} on values of rank {rank}")));
+            }
             dims.insert(dims.len() - 1, 1);
             mask = Some(cx.g.reshape(values, &Shape::from(dims))?);
         }
@@ -351,7 +381,7 @@ impl Simple {
         let mut scores = scores;
         if let Some(mask) = mask {
             let mask = cx.g.broadcast_to(mask, &ty.shape)?;
-            let low = cx.g.full(ty.dtype, 1e9, &ty.shape)?;
+            let low = cx.g.full(ty.dtype, if ty.dtype == DType::F16 { 65504.0 } else { 1e9 }, &ty.shape)?;
             let lowered = cx.g.sub(scores, low)?;
             scores = cx.g.select(mask, scores, lowered)?;
         }
@@ -361,13 +391,12 @@ impl Simple {
         let mut y = cx.g.push(op, &[weights, self.v.value])?;
         if let Some(mask) = self.q.mask {
             let ty = cx.g.ty(y).clone();
-            let dims: Vec<usize> = (0..cx.rank(mask)).collect();
-            let mask = cx.g.broadcast(mask, &ty.shape, &dims)?;
+            let mask = cx.g.cast(DType::Bool, mask)?;
+            let mask = spread(cx, mask, &ty.shape)?;
             let zero = cx.g.full(ty.dtype, 0.0, &ty.shape)?;
             y = cx.g.select(mask, y, zero)?;
         }
-        let y = T { value: y, mask: self.q.mask };
-        Ok(if self.scores { vec![y, weights.into()] } else { vec![y] })
+        Ok(if self.scores { vec![y.into(), weights.into()] } else { vec![y.into()] })
     }
 
     /// tanh-free sums of every query with every key: `[.., T, S, d]`.

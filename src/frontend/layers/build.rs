@@ -10,8 +10,10 @@ use intwain_ir::{DType, Graph, ParamKind, Rows, Shape, Type, Value};
 
 use super::cx::{Cx, Fail, Out, OwnerId, T, misfit, unsupported};
 use super::inputs::{Inputs, Item};
+use super::masks;
+use super::order;
 use super::rows::stay_apart;
-use super::{ClassKind, Entry, Import, Masks, Support, lookup, nearest_class};
+use super::{ClassKind, Entry, Import, Support, lookup, nearest_class};
 use crate::frontend::cursor::{At, Fields};
 use crate::frontend::error::{ImportError, ImportErrorKind, ImportErrors, JsonPath};
 use crate::frontend::json::Json;
@@ -230,9 +232,11 @@ impl Builder {
             results.insert((source.layer, source.call), vec![*input]);
             self.keep_shapes(model.layer(*source), &[*input]);
         }
-        for call in &model.calls {
+        let order = if order::matters(model) { order::as_run(model) } else { (0..model.calls.len()).collect() };
+        for call in order.into_iter().map(|i| &model.calls[i]) {
             let layer = &model.layers[call.layer];
-            let find = |s: &Source| results.get(&(s.layer, s.call)).map(|r| r.get(s.tensor).copied());
+            let find =
+                |s: &Source| results.get(&(s.layer, s.call)).map(|r| r.get(s.tensor).map(|t| self.cx.as_found(*t)));
             let args = resolve_all(&call.args, &find).and_then(|args| {
                 let kwargs = call.kwargs.iter().map(|(k, a)| Ok((k.clone(), resolve(a, &find)?)));
                 Ok(Inputs::new(args, kwargs.collect::<Result<_, Missing>>()?))
@@ -274,7 +278,7 @@ impl Builder {
         match &layer.body {
             LayerBody::Input(_) => Err(misfit("an input layer is not called")),
             LayerBody::Model(inner) => {
-                let tensors = arguments(inner, inputs)?;
+                let tensors = masked(arguments(inner, inputs)?, inputs);
                 inputs.finish()?;
                 self.model(inner, owner, &tensors)?.ok_or(Fail::Placed(Vec::new()))
             }
@@ -327,11 +331,7 @@ impl Builder {
         if let Some(large) = tensors.iter().map(|t| self.cx.g.shape(t.value)).find(|s| s.elements() > MAX_ELEMENTS) {
             return Err(misfit(format!("its result of shape {large} has more than {MAX_ELEMENTS} elements")));
         }
-        if entry.masks == Masks::Pass
-            && let Some(first) = inputs.args.iter().flat_map(Item::tensors).next()
-        {
-            tensors.iter_mut().for_each(|t| t.mask = t.mask.or(first.mask));
-        }
+        entry.masks.follow(&mut self.cx, fields, &inputs, &mut tensors)?;
         Ok(tensors)
     }
 
@@ -423,6 +423,16 @@ fn arguments(model: &KerasModel, inputs: &Inputs) -> Out {
         }
     }
     inputs.many()
+}
+
+/// The same tensors with the masks of an argument `mask`, where there is one.
+fn masked(mut tensors: Vec<T>, inputs: &Inputs) -> Vec<T> {
+    if let Some(item) = inputs.named("mask") {
+        for (t, mask) in tensors.iter_mut().zip(masks::values(item)) {
+            t.mask = mask.or(t.mask);
+        }
+    }
+    tensors
 }
 
 /// A Keras dtype that a tensor can have.

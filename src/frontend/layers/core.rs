@@ -47,7 +47,7 @@ pub(super) fn dense(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Ou
         let bias = cx.var("bias", &[units], bias_init, Trainable::Yes)?;
         y = add_bias(cx, y, bias)?;
     }
-    Ok(vec![T { value: activation.apply(cx, y)?, mask: x.mask }])
+    Ok(vec![activation.apply(cx, y)?.into()])
 }
 
 pub(super) fn embedding(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
@@ -67,9 +67,10 @@ pub(super) fn embedding(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -
     let ids = if cx.g.ty(x).dtype.is_int() { x } else { cx.g.cast(DType::I32, x)? };
     let y = cx.g.push(Take { base: 0 }, &[table, ids])?;
     let mask = if mask_zero {
-        let ty = cx.g.ty(ids).clone();
+        // Of the ids as they are given: 0.5 looks row 0 up and is not masked.
+        let ty = cx.g.ty(x).clone();
         let zero = cx.g.full(ty.dtype, 0.0, &ty.shape)?;
-        Some(cx.g.compare(Compare::Ne, ids, zero)?)
+        Some(cx.g.compare(Compare::Ne, x, zero)?)
     } else {
         None
     };

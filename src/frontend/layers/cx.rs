@@ -1,5 +1,7 @@
 //! What an import function works with: the graph being built, the variables declared so far, and tensors with masks.
 
+use std::collections::BTreeSet;
+
 use intwain_ir::ops::TypeError;
 use intwain_ir::{DType, Graph, Origin, Shape, Trainable, Type, Value};
 
@@ -99,6 +101,8 @@ pub(crate) struct Cx {
     pub(crate) float: Option<DType>,
     /// The type that the current layer computes in.
     pub(crate) dtype: DType,
+    /// Tensors and the masks that were taken off them.
+    taken_off: BTreeSet<(Value, Value)>,
     owners: Vec<Owner>,
     owner: OwnerId,
 }
@@ -120,7 +124,9 @@ impl Cx {
             forms: Vec::new(),
             parts: Vec::new(),
         };
-        Cx { g: Graph::new(name), generation, float, dtype: float.unwrap_or(DType::F32), owners: vec![root], owner: 0 }
+        let dtype = float.unwrap_or(DType::F32);
+        let (g, taken_off) = (Graph::new(name), BTreeSet::new());
+        Cx { g, generation, float, dtype, taken_off, owners: vec![root], owner: 0 }
     }
 
     /// The owner of what is declared now.
@@ -256,6 +262,16 @@ impl Cx {
     /// Names the layer that nodes come from.
     pub(crate) fn set_origin(&mut self, path: &str) {
         self.g.origin = Origin::new(path);
+    }
+
+    /// Takes the mask off a tensor: calls from now on find it without.
+    pub(crate) fn take_mask_off(&mut self, t: T) {
+        self.taken_off.extend(t.mask.map(|mask| (t.value, mask)));
+    }
+
+    /// A tensor as a call finds it now.
+    pub(crate) fn as_found(&self, t: T) -> T {
+        T { mask: t.mask.filter(|mask| !self.taken_off.contains(&(t.value, *mask))), ..t }
     }
 
     /// A tensor's extents.

@@ -1,40 +1,122 @@
 //! Layers that bring tensors together.
 
 use intwain_ir::ops::{Concat, Contract};
-use intwain_ir::scalar::{Binary, Reduce};
+use intwain_ir::scalar::Binary;
 use intwain_ir::{DType, Shape, Value};
 
 use super::build::Builder;
 use super::cx::{Cx, Out, T, misfit};
 use super::inputs::Inputs;
+use super::masks::spread;
 use super::norm::l2_normalized;
 use crate::frontend::cursor::{At, Fields};
+use crate::frontend::file::Generation;
 
 macro_rules! merges {
     ($($name:ident = $function:expr;)+) => {
         $(pub(super) fn $name(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
             let tensors = inputs.many()?;
-            let value = fold(&mut b.cx, &tensors, $function)?;
-            Ok(vec![T { value, mask: either(&mut b.cx, &tensors)? }])
+            Ok(vec![fold(&mut b.cx, &tensors, $function)?.into()])
         })+
     };
 }
 
 merges! {
     add = Binary::Add;
-    multiply = Binary::Mul;
-    maximum = Binary::Max;
-    minimum = Binary::Min;
 }
 
-/// The masks joined by or, where every input has one.
-fn either(cx: &mut Cx, tensors: &[T]) -> Out<Option<Value>> {
-    let Some(masks) = tensors.iter().map(|t| t.mask).collect::<Option<Vec<_>>>() else { return Ok(None) };
-    let mut joined = masks[0];
-    for mask in &masks[1..] {
-        joined = cx.g.binary_broadcast(Binary::Or, joined, *mask)?;
+pub(super) fn multiply(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
+    let tensors = inputs.many()?;
+    let wide = masks_beside(&mut b.cx, &tensors)?;
+    if wide.iter().all(Option::is_none) {
+        return Ok(vec![fold(&mut b.cx, &tensors, Binary::Mul)?.into()]);
     }
-    Ok(Some(joined))
+    let cx = &mut b.cx;
+    // What is masked in one factor counts as 1, what is masked in all gives 0.
+    let (mut product, mut left) = (None, None);
+    for (x, mask) in aligned(cx, &tensors)?.into_iter().zip(&wide) {
+        let x = match mask {
+            None => x,
+            Some(mask) => {
+                let ty = cx.g.ty(x).clone();
+                let one = cx.g.full(ty.dtype, 1.0, &ty.shape)?;
+                left = Some(joined(cx, Binary::Or, left, *mask)?);
+                cx.g.select(*mask, x, one)?
+            }
+        };
+        product = Some(joined(cx, Binary::Mul, product, x)?);
+    }
+    let product = product.ok_or_else(|| misfit("takes at least one tensor"))?;
+    match left {
+        Some(left) if wide.iter().all(Option::is_some) => {
+            let ty = cx.g.ty(product).clone();
+            let (left, zero) = (cx.g.broadcast_to(left, &ty.shape)?, cx.g.full(ty.dtype, 0.0, &ty.shape)?);
+            Ok(vec![cx.g.select(left, product, zero)?.into()])
+        }
+        _ => Ok(vec![product.into()]),
+    }
+}
+
+pub(super) fn maximum(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
+    extreme(&mut b.cx, inputs, Binary::Max)
+}
+
+pub(super) fn minimum(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
+    extreme(&mut b.cx, inputs, Binary::Min)
+}
+
+/// From left to right; a masked side takes the other's value, the left one only while everything before it is masked.
+fn extreme(cx: &mut Cx, inputs: &Inputs, function: Binary) -> Out {
+    let tensors = inputs.many()?;
+    let wide = masks_beside(cx, &tensors)?;
+    let mut parts = aligned(cx, &tensors)?.into_iter().zip(wide);
+    let (mut before, mut left) = parts.next().ok_or_else(|| misfit("takes at least one tensor"))?;
+    for (x, mask) in parts {
+        let x = match mask {
+            None => x,
+            Some(mask) => chosen(cx, mask, x, before)?,
+        };
+        if let Some(left) = left {
+            before = chosen(cx, left, before, x)?;
+        }
+        left = match (left, mask) {
+            (Some(left), Some(mask)) => Some(joined(cx, Binary::Or, Some(left), mask)?),
+            (Some(_) | None, _) => None,
+        };
+        before = cx.g.binary_broadcast(function, before, x)?;
+    }
+    Ok(vec![before.into()])
+}
+
+/// The first where the mask is true, else the second; all three broadcast.
+fn chosen(cx: &mut Cx, mask: Value, yes: Value, no: Value) -> Out<Value> {
+    let (yes, no) = cx.g.broadcast_pair(yes, no)?;
+    let shape = cx.g.shape(yes).clone();
+    let mask = cx.g.broadcast_to(mask, &shape)?;
+    Ok(cx.g.select(mask, yes, no)?)
+}
+
+fn joined(cx: &mut Cx, function: Binary, before: Option<Value>, x: Value) -> Out<Value> {
+    match before {
+        None => Ok(x),
+        Some(before) => Ok(cx.g.binary_broadcast(function, before, x)?),
+    }
+}
+
+/// The masks that change values, at every feature. Only Keras 3 heeds them, and not those of tensors of lower rank, which
+/// it reshapes first.
+fn masks_beside(cx: &mut Cx, tensors: &[T]) -> Out<Vec<Option<Value>>> {
+    let rank = tensors.iter().map(|t| cx.rank(t.value)).max().unwrap_or(0);
+    let mut wide = Vec::new();
+    for t in tensors {
+        let heeded = cx.generation == Generation::Three && cx.rank(t.value) == rank;
+        let shape = cx.g.shape(t.value).clone();
+        wide.push(match t.mask {
+            Some(mask) if heeded => Some(spread(cx, mask, &shape)?),
+            Some(_) | None => None,
+        });
+    }
+    Ok(wide)
 }
 
 /// Keras inserts dimensions of extent 1 behind the batch of inputs of lower rank.
@@ -76,7 +158,7 @@ pub(super) fn subtract(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out 
         return Err(misfit(format!("takes two tensors, {} are given", tensors.len())));
     }
     let value = fold(&mut b.cx, &tensors, Binary::Sub)?;
-    Ok(vec![T { value, mask: either(&mut b.cx, &tensors)? }])
+    Ok(vec![value.into()])
 }
 
 pub(super) fn average(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
@@ -86,7 +168,7 @@ pub(super) fn average(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
     let ty = cx.g.ty(sum).clone();
     let n = cx.g.full(ty.dtype, tensors.len() as f64, &ty.shape)?;
     let value = cx.g.div(sum, n)?;
-    Ok(vec![T { value, mask: either(cx, &tensors)? }])
+    Ok(vec![value.into()])
 }
 
 pub(super) fn concatenate(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
@@ -98,24 +180,7 @@ pub(super) fn concatenate(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs)
     let dtype = common(cx, tensors.iter().map(|t| t.value));
     let values = tensors.iter().map(|t| Ok(cx.g.cast(dtype, t.value)?)).collect::<Out<Vec<_>>>()?;
     let value = cx.g.push(Concat { dim }, &values)?;
-    if tensors.iter().all(|t| t.mask.is_none()) {
-        return Ok(vec![value.into()]);
-    }
-    // Keras concatenates the masks, spread over the features, and asks whether any feature is left.
-    let mut masks = Vec::new();
-    for t in &tensors {
-        let shape = cx.g.shape(t.value).clone();
-        masks.push(match t.mask {
-            None => cx.g.full(DType::Bool, 1.0, &shape)?,
-            Some(mask) => {
-                let dims: Vec<usize> = (0..cx.rank(mask)).collect();
-                cx.g.broadcast(mask, &shape, &dims)?
-            }
-        });
-    }
-    let all = cx.g.push(Concat { dim }, &masks)?;
-    let mask = cx.g.reduce(Reduce::Sum, all, &[rank - 1])?;
-    Ok(vec![T { value, mask: Some(mask) }])
+    Ok(vec![value.into()])
 }
 
 /// inputs[0] + inputs[1]·scale.

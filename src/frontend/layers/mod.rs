@@ -13,9 +13,11 @@ mod core;
 mod cx;
 mod image;
 mod inputs;
+mod masks;
 mod merge;
 mod norm;
 mod ops;
+mod order;
 mod pool;
 mod recurrent;
 mod rows;
@@ -31,6 +33,7 @@ pub use shapes::{Extent, ResultShapes, result_shapes, variables};
 use build::Builder;
 use cx::Out;
 use inputs::Inputs;
+use masks::Masks;
 
 use super::cursor::Fields;
 use super::error::Refusal;
@@ -46,15 +49,6 @@ pub enum ClassKind {
     Layer,
     /// Of `keras.ops`, whose arguments are in the call.
     Operation,
-}
-
-/// What becomes of the mask of the first argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Masks {
-    /// It goes on to the results.
-    Pass,
-    /// The layer drops it, or has set what it wants.
-    Own,
 }
 
 /// What is made of a class.
@@ -103,33 +97,37 @@ impl Entry {
     const fn or(self, aliases: &'static [&'static str]) -> Entry {
         Entry { aliases, ..self }
     }
+
+    const fn masks(self, masks: Masks) -> Entry {
+        Entry { masks, ..self }
+    }
 }
 
 /// Every class that is known.
 const CLASSES: &[Entry] = &[
     passing("Activation", activations::activation),
     passing("ActivityRegularization", core::activity_regularization),
-    layer("Add", merge::add).or(&["add"]),
+    layer("Add", merge::add).or(&["add"]).masks(Masks::Merge),
     passing("AlphaDropout", core::dropout),
-    layer("AdditiveAttention", attention::additive),
-    layer("Attention", attention::dot_product),
-    layer("Average", merge::average),
+    layer("AdditiveAttention", attention::additive).masks(Masks::Query),
+    layer("Attention", attention::dot_product).masks(Masks::Query),
+    layer("Average", merge::average).masks(Masks::Merge),
     layer("AveragePooling1D", pool::average_1d).or(&["AvgPool1D"]),
     layer("AveragePooling2D", pool::average_2d).or(&["AvgPool2D"]),
     layer("AveragePooling3D", pool::average_3d).or(&["AvgPool3D"]),
     passing("BatchNormalization", norm::batch).or(&["BatchNormalizationV1", "SyncBatchNormalization"]),
     layer("Bidirectional", wrappers::bidirectional),
     layer("CenterCrop", image::center_crop),
-    layer("Concatenate", merge::concatenate),
+    layer("Concatenate", merge::concatenate).masks(Masks::Concatenate),
     layer("Conv1D", conv::conv_1d).or(&["Convolution1D"]),
     layer("Conv1DTranspose", conv::transpose_1d).or(&["Convolution1DTranspose"]),
     layer("Conv2D", conv::conv_2d).or(&["Convolution2D"]),
     layer("Conv2DTranspose", conv::transpose_2d).or(&["Convolution2DTranspose"]),
     layer("Conv3D", conv::conv_3d).or(&["Convolution3D"]),
     layer("Conv3DTranspose", conv::transpose_3d).or(&["Convolution3DTranspose"]),
-    layer("ConvLSTM1D", conv_lstm::conv_lstm_1d),
-    layer("ConvLSTM2D", conv_lstm::conv_lstm_2d),
-    layer("ConvLSTM3D", conv_lstm::conv_lstm_3d),
+    layer("ConvLSTM1D", conv_lstm::conv_lstm_1d).masks(Masks::Sequence),
+    layer("ConvLSTM2D", conv_lstm::conv_lstm_2d).masks(Masks::Sequence),
+    layer("ConvLSTM3D", conv_lstm::conv_lstm_3d).masks(Masks::Sequence),
     layer("Cropping1D", shape::crop_1d),
     layer("Cropping2D", shape::crop_2d),
     layer("Cropping3D", shape::crop_3d),
@@ -146,8 +144,8 @@ const CLASSES: &[Entry] = &[
     layer("Embedding", core::embedding),
     layer("Flatten", shape::flatten),
     refused("FlaxLayer", CODE, EXPAND),
-    layer("GRU", recurrent::gru),
-    layer("GroupedQueryAttention", attention::grouped_query).or(&["GroupQueryAttention"]),
+    layer("GRU", recurrent::gru).masks(Masks::Sequence),
+    layer("GroupedQueryAttention", attention::grouped_query).or(&["GroupQueryAttention"]).masks(Masks::Query),
     passing("GaussianDropout", core::dropout),
     passing("GaussianNoise", core::gaussian_noise),
     layer("GlobalAveragePooling1D", pool::global_average_1d).or(&["GlobalAvgPool1D"]),
@@ -157,10 +155,10 @@ const CLASSES: &[Entry] = &[
     layer("GlobalMaxPooling2D", pool::global_max).or(&["GlobalMaxPool2D"]),
     layer("GlobalMaxPooling3D", pool::global_max).or(&["GlobalMaxPool3D"]),
     passing("GroupNormalization", norm::group),
-    passing("Identity", core::identity),
+    layer("Identity", core::identity).masks(Masks::PassInThree),
     refused("JaxLayer", CODE, EXPAND),
     refused("Lambda", CODE, EXPAND),
-    layer("LSTM", recurrent::lstm),
+    layer("LSTM", recurrent::lstm).masks(Masks::Sequence),
     layer("LayerScale", norm::layer_scale),
     passing("LayerNormalization", norm::layer),
     passing("LeakyReLU", activations::leaky_relu),
@@ -168,24 +166,24 @@ const CLASSES: &[Entry] = &[
     layer("MaxPooling1D", pool::max_1d).or(&["MaxPool1D"]),
     layer("MaxPooling2D", pool::max_2d).or(&["MaxPool2D"]),
     layer("MaxPooling3D", pool::max_3d).or(&["MaxPool3D"]),
-    layer("Maximum", merge::maximum),
-    layer("Minimum", merge::minimum),
-    layer("MultiHeadAttention", attention::multi_head),
-    layer("Multiply", merge::multiply),
-    passing("Normalization", norm::normalization),
+    layer("Maximum", merge::maximum).masks(Masks::Merge),
+    layer("Minimum", merge::minimum).masks(Masks::Merge),
+    layer("MultiHeadAttention", attention::multi_head).masks(Masks::Query),
+    layer("Multiply", merge::multiply).masks(Masks::Merge),
+    layer("Normalization", norm::normalization).masks(Masks::PassInThree),
     passing("PReLU", activations::prelu),
     layer("Permute", shape::permute),
-    layer("RNN", recurrent::rnn),
+    layer("RNN", recurrent::rnn).masks(Masks::Sequence),
     layer("RMSNormalization", norm::rms),
     passing("ReLU", activations::relu),
     layer("RepeatVector", shape::repeat_vector),
-    passing("Rescaling", norm::rescaling),
+    layer("Rescaling", norm::rescaling).masks(Masks::PassInThree),
     layer("Reshape", shape::reshape),
     layer("Resizing", image::resizing),
     layer("ReversibleEmbedding", core::reversible_embedding),
     layer("SeparableConv1D", conv::separable_1d).or(&["SeparableConvolution1D"]),
     layer("SeparableConv2D", conv::separable_2d).or(&["SeparableConvolution2D"]),
-    layer("SimpleRNN", recurrent::simple_rnn),
+    layer("SimpleRNN", recurrent::simple_rnn).masks(Masks::Sequence),
     passing("Softmax", activations::softmax),
     passing("SpatialDropout1D", core::dropout),
     passing("SpatialDropout2D", core::dropout),
@@ -193,7 +191,7 @@ const CLASSES: &[Entry] = &[
     layer("SpectralNormalization", wrappers::spectral_normalization),
     layer("StochasticDepth", core::stochastic_depth),
     refused("StringLookup", STRINGS, BEFORE),
-    layer("Subtract", merge::subtract),
+    layer("Subtract", merge::subtract).masks(Masks::Merge),
     layer("SlicingOpLambda", tf::slicing),
     refused("TextVectorization", STRINGS, BEFORE),
     layer("TFOpLambda", tf::call),

@@ -7,6 +7,7 @@ use intwain_ir::{Shape, Value};
 use super::build::Builder;
 use super::cx::{Cx, Out, misfit};
 use super::inputs::Inputs;
+use super::masks::heeded;
 use super::windows::{Format, Padding, Windows, sizes, sizes_or};
 use crate::frontend::cursor::Fields;
 
@@ -115,8 +116,7 @@ fn divide(cx: &mut Cx, x: Value, by: f64) -> Out<Value> {
 /// With a mask, the mean of the steps it leaves.
 pub(super) fn global_average_1d(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     let x = inputs.one()?;
-    let given = inputs.tensor(1, "mask")?.map(|m| m.value);
-    let Some(mask) = given.or(x.mask) else { return global_average(b, fields, inputs) };
+    let Some(mask) = heeded(&b.cx, inputs, 1, x) else { return global_average(b, fields, inputs) };
     let format = Format::read(fields)?;
     let keep = fields.bool_or("keepdims", false)?;
     let cx = &mut b.cx;

@@ -13,6 +13,7 @@ use super::cells::{Cell, Family, Variables};
 use super::conv::add_bias;
 use super::cx::{Cx, Out, T, misfit};
 use super::inputs::Inputs;
+use super::masks::heeded;
 use crate::frontend::cursor::{At, Fields};
 use crate::frontend::error::ImportErrorKind;
 use crate::frontend::json::Json;
@@ -129,7 +130,7 @@ fn walk_in(
     if !initial.is_empty() && initial.len() != states {
         return Err(misfit(format!("has {states} state(s), {} are given", initial.len())));
     }
-    let mask = inputs.tensor(1, "mask")?.map(|m| m.value).or(x.mask);
+    let mask = heeded(&b.cx, inputs, 2, x);
     let value = b.cx.floating(x.value)?;
     let &[_, _, features] = b.cx.dims(value).as_slice() else {
         return Err(misfit(format!("takes a tensor of rank 3, its input has the shape {:?}", b.cx.dims(value))));
@@ -145,11 +146,7 @@ fn walk_in(
         features = place.cell.units;
         cells.push((place.cell, vars?));
     }
-    let mut outputs = run(&mut b.cx, &cells, &walk, value, mask, &initial)?;
-    if walk.sequences {
-        outputs[0].mask = mask;
-    }
-    Ok(outputs)
+    run(&mut b.cx, &cells, &walk, value, mask, &initial)
 }
 
 /// Builds the scan and gives the output, then the states where they are asked for.

@@ -1,12 +1,15 @@
 //! Wrappers: a recurrent layer in both directions, a layer applied to every step.
 
 use intwain_ir::ops::{Concat, Reverse};
-use intwain_ir::{Shape, Trainable};
+use intwain_ir::scalar::Reduce;
+use intwain_ir::{Shape, Trainable, Value};
 
 use super::build::Builder;
-use super::cx::{Out, T, misfit, unsupported};
+use super::cx::{Cx, Out, T, misfit, unsupported};
 use super::inputs::{Inputs, Item};
+use super::masks::heeded;
 use crate::frontend::cursor::Fields;
+use crate::frontend::file::Generation;
 use crate::frontend::init::{Distribution, Initializer};
 use crate::frontend::json::Json;
 use crate::frontend::model::LayerBody;
@@ -114,7 +117,7 @@ fn same_but_direction(fields: &Fields<'_>, backward: &Json) -> bool {
 /// A layer applied to every step: steps become rows.
 pub(super) fn time_distributed(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     let x = inputs.one()?;
-    inputs.tensor(1, "mask")?;
+    let mask = heeded(&b.cx, inputs, 1, x);
     let inner = b.inner_layer(fields, "layer")?;
     let dims = b.cx.dims(x.value);
     let &[n, steps, ..] = dims.as_slice() else {
@@ -123,14 +126,48 @@ pub(super) fn time_distributed(b: &mut Builder, fields: &Fields<'_>, inputs: &In
     let folded: Vec<usize> = [n * steps].into_iter().chain(dims[2..].iter().copied()).collect();
     let rows = b.cx.g.reshape(x.value, &Shape::from(folded))?;
     let owner = b.declare_inner(&inner, Slot::Attribute("layer"));
-    let outputs = b.layer(&inner, owner, &Inputs::single(rows.into()))?;
+    let inner_mask = mask.map(|mask| folded_mask(&mut b.cx, mask)).transpose()?;
+    let outputs = b.layer(&inner, owner, &Inputs::single(T { value: rows, mask: inner_mask }))?;
     let mut out = Vec::new();
     for y in outputs {
         let dims = b.cx.dims(y.value);
         let unfolded: Vec<usize> = [n, steps].into_iter().chain(dims[1..].iter().copied()).collect();
-        out.push(T { value: b.cx.g.reshape(y.value, &Shape::from(unfolded))?, mask: x.mask });
+        let value = b.cx.g.reshape(y.value, &Shape::from(unfolded))?;
+        out.push(T { value, mask: unfolded_mask(&mut b.cx, [n, steps], mask, y.mask)? });
     }
     Ok(out)
+}
+
+/// `[N, T, …]` → `[N·T, …]`
+fn folded_mask(cx: &mut Cx, mask: Value) -> Out<Value> {
+    match cx.dims(mask).as_slice() {
+        [n, steps, rest @ ..] => {
+            let dims: Vec<usize> = [n * steps].into_iter().chain(rest.iter().copied()).collect();
+            Ok(cx.g.reshape(mask, &Shape::from(dims))?)
+        }
+        dims => Err(misfit(format!("a mask of shape {dims:?}, which has no steps"))),
+    }
+}
+
+/// The mask behind the wrapper: in Keras 3 the one before it; in Keras 2 what the layer makes of it, else whether any of a
+/// step is left.
+fn unfolded_mask(
+    cx: &mut Cx,
+    [n, steps]: [usize; 2],
+    before: Option<Value>,
+    inner: Option<Value>,
+) -> Out<Option<Value>> {
+    if cx.generation == Generation::Three {
+        return Ok(before);
+    }
+    if let Some(inner) = inner {
+        let dims: Vec<usize> = [n, steps].into_iter().chain(cx.dims(inner)[1..].iter().copied()).collect();
+        return Ok(Some(cx.g.reshape(inner, &Shape::from(dims))?));
+    }
+    let Some(before) = before else { return Ok(None) };
+    let inside: Vec<usize> = (2..cx.rank(before)).collect();
+    // The sum of booleans is any.
+    Ok(Some(if inside.is_empty() { before } else { cx.g.reduce(Reduce::Sum, before, &inside)? }))
 }
 
 /// Outside of training the wrapped layer as it is; the vector that training keeps is a variable all the same.
