@@ -118,6 +118,7 @@ fn nested_tree(outer_of_seq_trains: bool) -> VarTree {
         trainable,
         vars: vec![],
         repeated: 0,
+        channels: Default::default(),
         forms: vec![],
         parts,
     };
@@ -251,7 +252,7 @@ fn files_that_are_no_models_say_what_they_are() {
         (r#"{"modelTopology": {}}"#, "$: is a TensorFlow.js layers model, which is not supported"),
         (
             r#"{"class_name": "Sequential", "keras_version": "1.2.2", "config": []}"#,
-            "$: is a model of Keras 1.2.2, which is not supported",
+            "$.config: is not a Keras model: it has no layers",
         ),
         (r#"{"class_name": "Sequential", "config": []}"#, "$.config: is not a Keras model: it has no layers"),
         (r#"{"class_name": "Sequential", "config": NaN}"#, "$.config: is NaN; expected an object"),

@@ -10,6 +10,7 @@ use crate::arrays::{FileBytes, Npz, SafetensorsFile};
 use super::error::{ImportErrorKind, ImportErrors};
 use super::hdf5::H5;
 use super::json::Json;
+use super::keras1::is_keras_0;
 use super::source::{Naming, WeightSource};
 
 /// Architecture text above this is no architecture.
@@ -29,6 +30,8 @@ pub enum Format {
 /// The generation of Keras that wrote a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
+    /// Keras 0.3 and 1.
+    One,
     /// Keras 2 and tf.keras.
     Two,
     /// Keras 3.
@@ -155,6 +158,10 @@ fn from_text(path: &Path, bytes: &[u8]) -> Result<ModelFile, ImportErrorKind> {
     let text = text(bytes)?;
     let json = Json::parse(&text).map_err(|error| no_json(&text, error))?;
     let json = whole(json);
+    if json.get("modelTopology").is_some_and(|graph| graph.get("node").is_some()) {
+        let what = "it is a TensorFlow.js graph model, whose operations are TensorFlow's and not Keras layers";
+        return Err(ImportErrorKind::NotAModel { what: what.to_string() });
+    }
     if json.get("modelTopology").is_some() || json.get("model_config").is_some() {
         return Err(ImportErrorKind::Format {
             what: "a TensorFlow.js layers model".to_string(),
@@ -179,6 +186,7 @@ pub fn architecture_text(file: &ModelFile) -> String {
     let mut architecture = file.architecture.clone();
     if let Json::Object(map) = &mut architecture {
         let version = file.keras_version.clone().unwrap_or_else(|| match file.generation {
+            Generation::One => "1".to_string(),
             Generation::Two => "2".to_string(),
             Generation::Three => "3.0.0".to_string(),
         });
@@ -202,6 +210,9 @@ fn no_json(text: &str, error: ImportErrorKind) -> ImportErrorKind {
 
 /// `get_config()` of a model, and the list of layers that Keras before 2.2.3 had for Sequential, made whole.
 fn whole(json: Json) -> Json {
+    if is_keras_0(&json) {
+        return json;
+    }
     let has = |key| json.get(key).is_some();
     let class = if has("class_name") || !(has("layers") || json.as_array().is_some_and(|l| l.iter().all(is_layer))) {
         return json;
@@ -228,6 +239,15 @@ fn text(bytes: &[u8]) -> Result<String, ImportErrorKind> {
             let units: Vec<u16> = bytes[2..].chunks_exact(2).map(unit).collect();
             String::from_utf16(&units)
                 .map_err(|_| ImportErrorKind::NotAModel { what: "its text is not valid UTF-16".to_string() })
+        }
+        // A node of a graph in protocol buffers names its operation and says its attributes' types.
+        Err(_)
+            if [&b"Const"[..], b"dtype"]
+                .iter()
+                .all(|word| bytes.windows(word.len()).take(1 << 16).any(|w| w == *word)) =>
+        {
+            let what = "it is a TensorFlow graph in protocol buffers, which holds operations and no Keras layers";
+            Err(ImportErrorKind::NotAModel { what: what.to_string() })
         }
         Err(e) => Err(ImportErrorKind::NotAModel {
             what: format!("it is neither an archive, an HDF5 file nor UTF-8 text (byte {} is not)", e.valid_up_to()),
@@ -315,7 +335,7 @@ fn archive_weights(
 }
 
 fn hdf5_weights(h5: H5) -> Result<WeightSource, ImportErrorKind> {
-    let naming = if h5.strings("", "layer_names")?.is_some() {
+    let naming = if h5.strings("", "layer_names")?.is_some() || h5.has_group("layer_0") {
         Naming::Topology { root: String::new() }
     } else if h5.has_group("model_weights") {
         Naming::Topology { root: "model_weights".to_string() }
@@ -345,15 +365,25 @@ fn from_hdf5(path: &Path, bytes: FileBytes) -> Result<ModelFile, ImportErrorKind
     })
 }
 
-/// Tells Keras 3 from Keras 2, and refuses what is neither.
+/// Tells the generations of Keras apart, and refuses what is neither.
 fn generation(json: &Json, version: Option<&str>) -> Result<Generation, ImportErrorKind> {
     let not = |what: &str| ImportErrorKind::NotAModel { what: what.to_string() };
+    if is_keras_0(json) {
+        return Ok(Generation::One);
+    }
     if !matches!(json, Json::Object(_)) {
         return Err(not("the document is neither an object nor a list of layers"));
     }
     let Some(class) = json.get("class_name").and_then(Json::as_str) else {
-        let deeplearning4j = json.get("confs").is_some();
-        return Err(not(if deeplearning4j { "it is a deeplearning4j network" } else { "it has no `class_name`" }));
+        if json.get("confs").is_some() {
+            return Err(not("it is a deeplearning4j network"));
+        }
+        let Json::Object(map) = json else { return Err(not("it has no `class_name`")) };
+        let keys: Vec<String> = map.keys().take(4).map(|key| format!("`{}`", key.escape_debug())).collect();
+        return Err(match keys.is_empty() {
+            true => not("it is an empty object"),
+            false => not(&format!("it has no `class_name`; its keys are {}", keys.join(", "))),
+        });
     };
     let config = json.get("config").ok_or_else(|| not("it has no `config`"))?;
     match version {
@@ -363,24 +393,17 @@ fn generation(json: &Json, version: Option<&str>) -> Result<Generation, ImportEr
                 remedy: "convert it with tensorflowjs_converter to a Keras .h5 file",
             });
         }
-        Some(v) if v.starts_with("1.") || v.starts_with("0.") => return Err(keras_1(v)),
+        Some(v) if v == "1" || v.starts_with("1.") || v.starts_with("0.") => return Ok(Generation::One),
         Some(v) if v.starts_with("3.") => return Ok(Generation::Three),
         Some(_) => return Ok(Generation::Two),
         None => {}
     }
     if class == "Graph" || layers(config).iter().any(speaks_keras_1) {
-        return Err(keras_1("1"));
+        return Ok(Generation::One);
     }
     let modern =
         json.get("module").is_some() || json.get("registered_name").is_some() || json.get("build_config").is_some();
     Ok(if modern { Generation::Three } else { Generation::Two })
-}
-
-fn keras_1(version: &str) -> ImportErrorKind {
-    ImportErrorKind::Format {
-        what: format!("a model of Keras {version}"),
-        remedy: "load it with Keras 2 (2.0 to 2.3) and save it again",
-    }
 }
 
 fn layers(config: &Json) -> &[Json] {

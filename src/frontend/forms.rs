@@ -19,6 +19,8 @@ pub enum Recipe {
     Flip(Vec<usize>, Box<Recipe>),
     /// The same elements in row-major order under other extents.
     Reshape(Vec<usize>, Box<Recipe>),
+    /// Without this dimension, whose extent is 1.
+    Squeeze(usize, Box<Recipe>),
     /// The part `start..end` along a dimension.
     Slice {
         /// The dimension.
@@ -74,6 +76,11 @@ impl Recipe {
         Recipe::Reshape(shape.into(), Box::new(self))
     }
 
+    /// Without a dimension of extent 1.
+    pub fn squeeze(self, axis: usize) -> Recipe {
+        Recipe::Squeeze(axis, Box::new(self))
+    }
+
     /// A part along a dimension.
     pub fn slice(self, axis: usize, start: usize, end: usize) -> Recipe {
         Recipe::Slice { axis, start, end, of: Box::new(self) }
@@ -83,9 +90,11 @@ impl Recipe {
     pub(super) fn takes(&self, tensor: usize) -> bool {
         match self {
             Recipe::Tensor(i) => *i == tensor,
-            Recipe::Transpose(_, of) | Recipe::Flip(_, of) | Recipe::Reshape(_, of) | Recipe::Slice { of, .. } => {
-                of.takes(tensor)
-            }
+            Recipe::Transpose(_, of)
+            | Recipe::Flip(_, of)
+            | Recipe::Reshape(_, of)
+            | Recipe::Squeeze(_, of)
+            | Recipe::Slice { of, .. } => of.takes(tensor),
             Recipe::Join(_, parts) | Recipe::Sum(parts) => parts.iter().any(|part| part.takes(tensor)),
         }
     }
@@ -107,6 +116,11 @@ impl Recipe {
             Recipe::Reshape(shape, of) => {
                 let elements = |shape: &[usize]| shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
                 (elements(&of.shape(stored)?)? == elements(shape)?).then(|| shape.clone())?
+            }
+            Recipe::Squeeze(axis, of) => {
+                let mut shape = of.shape(stored)?;
+                (shape.get(*axis) == Some(&1)).then(|| shape.remove(*axis))?;
+                shape
             }
             Recipe::Slice { axis, start, end, of } => {
                 let mut shape = of.shape(stored)?;
@@ -166,6 +180,12 @@ impl Recipe {
             Recipe::Reshape(shape, of) => {
                 let of = of.made(stored)?;
                 Array::from_bytes(of.dtype(), shape.clone(), of.bytes())
+            }
+            Recipe::Squeeze(axis, of) => {
+                let of = of.made(stored)?;
+                let mut shape = of.shape().to_vec();
+                shape.remove(*axis);
+                Array::from_bytes(of.dtype(), shape, of.bytes())
             }
             Recipe::Slice { axis, start, end, of } => {
                 let of = of.made(stored)?;
@@ -296,6 +316,7 @@ mod tests {
             (a().transpose([1, 0]), vec![3, 2], vec![0., 3., 1., 4., 2., 5.]),
             (a().flip([0, 1]), vec![2, 3], vec![5., 4., 3., 2., 1., 0.]),
             (a().flip([1]), vec![2, 3], vec![2., 1., 0., 5., 4., 3.]),
+            (Recipe::Tensor(1).squeeze(1), vec![2], vec![0., 1.]),
             (a().slice(1, 1, 3), vec![2, 2], vec![1., 2., 4., 5.]),
             (a().reshape([6]), vec![6], vec![0., 1., 2., 3., 4., 5.]),
             (Recipe::Join(1, vec![a(), Recipe::Tensor(1)]), vec![2, 4], vec![0., 1., 2., 0., 3., 4., 5., 1.]),
@@ -317,6 +338,8 @@ mod tests {
             a().flip([2]),
             a().reshape([5]),
             a().slice(1, 2, 4),
+            a().squeeze(0),
+            a().squeeze(2),
             Recipe::Join(0, vec![a(), Recipe::Tensor(1)]),
             Recipe::Join(3, vec![a(), a()]),
             Recipe::Sum(vec![]),

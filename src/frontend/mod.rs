@@ -13,6 +13,7 @@ mod forms;
 mod hdf5;
 mod init;
 mod json;
+mod keras1;
 mod layers;
 mod model;
 mod names;
@@ -33,4 +34,4 @@ pub use layers::{
 };
 pub use model::{Arg, Call, InputSpec, KerasModel, Layer, LayerBody, ModelKind, Source};
 pub use source::{Naming, WeightSource};
-pub use weights::{Origin, Slot, VarSpec, VarTree, Weights, assign};
+pub use weights::{Channels, Origin, Slot, VarSpec, VarTree, Weights, assign};

@@ -10,6 +10,7 @@ use super::cursor::At;
 use super::error::{ImportError, ImportErrorKind, ImportErrors, JsonPath};
 use super::file::{Generation, ModelFile};
 use super::json::Json;
+use super::keras1;
 use super::names::snake_case;
 use super::wiring;
 
@@ -156,8 +157,14 @@ impl Arg {
 impl KerasModel {
     /// Reads the architecture of a model file. Collects every problem of its structure.
     pub fn read(file: &ModelFile) -> Result<KerasModel, ImportErrors> {
+        let translated = match file.generation {
+            Generation::One => keras1::translate(&file.architecture).map(Some),
+            Generation::Two | Generation::Three => Ok(None),
+        };
+        let translated = translated.map_err(|problems| ImportErrors { file: file.path.clone(), problems })?;
+        let architecture = translated.as_ref().unwrap_or(&file.architecture);
         let mut reader = Reader { generation: file.generation, problems: Vec::new(), shared: Vec::new() };
-        let model = reader.outermost(&At::root(&file.architecture));
+        let model = reader.outermost(&At::root(architecture));
         let problems = match model {
             Ok(model) if reader.problems.is_empty() => return Ok(model),
             Ok(_) => reader.problems,
@@ -302,7 +309,7 @@ impl Reader {
             let spec = self.implied_input(&layers, build_shape.or(built).filter(|s| !s.is_null()))?;
             let first = layers.first().map_or(String::new(), |l| l.name.clone());
             let input = match self.generation {
-                Generation::Two => format!("{first}_input"),
+                Generation::One | Generation::Two => format!("{first}_input"),
                 Generation::Three => "input_layer".to_string(),
             };
             layers.insert(

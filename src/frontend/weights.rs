@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::arrays::{Array, ArrayError, ArrayErrorKind, DType};
 
 use super::error::{ImportError, ImportErrorKind, JsonPath};
-use super::forms::{Form, Recipe, forms};
+use super::forms::{Form, Recipe};
 use super::init::Initializer;
+use super::keras1::Writer;
 use super::names::snake_case;
 use super::source::{Naming, WeightSource};
 
@@ -38,6 +39,16 @@ pub enum Slot {
     Listed(&'static str),
 }
 
+/// Where images have their channels. Keras 1 stored kernels in the same order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Channels {
+    /// Behind the rows and columns.
+    #[default]
+    Last,
+    /// In front of them.
+    First,
+}
+
 /// A layer, cell or model with its variables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VarTree {
@@ -53,6 +64,8 @@ pub struct VarTree {
     pub vars: Vec<VarSpec>,
     /// How many variables of its parts Keras stores once more before its own.
     pub repeated: usize,
+    /// Where the images that it convolves have their channels.
+    pub channels: Channels,
     /// What Keras stored for all its variables and its parts', where that is not one tensor each. All have one count of tensors.
     pub forms: Vec<Form>,
     /// Its parts in creation order. Layers without variables are listed too: they count.
@@ -88,6 +101,7 @@ impl VarTree {
             trainable,
             vars,
             repeated: 0,
+            channels: Channels::Last,
             forms: Vec::new(),
             parts: Vec::new(),
         }
@@ -199,8 +213,8 @@ impl Unit<'_> {
 
 impl VarTree {
     /// All variables in the order of [`VarTree::flatten`], by what is stored together.
-    fn units(&self, outer_trains: bool) -> Vec<Unit<'_>> {
-        let forms = forms(self);
+    fn units(&self, outer_trains: bool, writer: Writer) -> Vec<Unit<'_>> {
+        let forms = writer.forms(self);
         if !forms.is_empty() {
             return vec![Unit { vars: self.visit(outer_trains), forms }];
         }
@@ -209,7 +223,7 @@ impl VarTree {
             vars: vec![Visited { spec, owner: &self.path, trainable: trains && spec.trainable }],
             forms: Vec::new(),
         });
-        own.chain(self.parts.iter().flat_map(|part| part.units(trains))).collect()
+        own.chain(self.parts.iter().flat_map(|part| part.units(trains, writer))).collect()
     }
 }
 
@@ -217,7 +231,7 @@ impl VarTree {
 fn one_each(tree: &VarTree, keys: Vec<String>, source: &WeightSource) -> Vec<Origin> {
     let mut keys = keys.into_iter();
     let mut origins = Vec::new();
-    for unit in tree.units(true) {
+    for unit in tree.units(true, Writer::CURRENT) {
         let own: Vec<String> = keys.by_ref().take(unit.vars.len()).collect();
         let plain = || own.iter().map(|key| Origin::Stored { key: key.clone() }).collect();
         let formed = unit.tensors() == own.len();
@@ -232,10 +246,12 @@ fn in_order(
     outer: bool,
     keys: &[String],
     source: &WeightSource,
-    group: &str,
+    (group, writers): (&str, &[Writer]),
 ) -> Result<Vec<Origin>, Vec<ImportError>> {
-    let units = layer.units(outer);
-    let expected = units.iter().map(Unit::tensors).sum();
+    let mut ways = writers.iter().map(|writer| layer.units(outer, *writer));
+    let count = |units: &Vec<Unit<'_>>| units.iter().map(Unit::tensors).sum::<usize>();
+    let units = ways.clone().find(|units| count(units) == keys.len()).or_else(|| ways.next()).unwrap_or_default();
+    let expected = count(&units);
     if expected != keys.len() {
         let kind = ImportErrorKind::WeightCount { expected, found: keys.len(), key: group.to_string() };
         return Err(vec![at_weight(&layer.path, kind)]);
@@ -385,11 +401,17 @@ fn positions(
 fn by_topology(tree: &VarTree, source: &WeightSource, root: &str) -> Result<Vec<Origin>, Vec<ImportError>> {
     let h5 = source.as_hdf5().expect("only HDF5 files are named by topology");
     let join = |a: &str, b: &str| if a.is_empty() { b.to_string() } else { format!("{a}/{b}") };
-    let names = h5.strings(root, "layer_names").map_err(array_error)?.unwrap_or_default();
+    // Keras 0.3 has numbers in place of names.
+    let numbered = |prefix: &str, there: &dyn Fn(&str) -> bool| -> Vec<String> {
+        (0..).map(|i| format!("{prefix}_{i}")).take_while(|name| there(name)).collect()
+    };
+    let names = h5.strings(root, "layer_names").map_err(array_error)?;
+    let names = names.unwrap_or_else(|| numbered("layer", &|name| h5.has_group(&join(root, name))));
     let mut stored = Vec::new();
     for name in names {
         let group = join(root, &name);
-        let weights = h5.strings(&group, "weight_names").map_err(array_error)?.unwrap_or_default();
+        let weights = h5.strings(&group, "weight_names").map_err(array_error)?;
+        let weights = weights.unwrap_or_else(|| numbered("param", &|name| h5.info(&join(&group, name)).is_some()));
         if !weights.is_empty() {
             stored.push((group, weights));
         }
@@ -399,10 +421,11 @@ fn by_topology(tree: &VarTree, source: &WeightSource, root: &str) -> Result<Vec<
     if with_weights.len() != stored.len() {
         return Err(whole_file(ImportErrorKind::LayerCount { expected: with_weights.len(), found: stored.len() }));
     }
+    let writers = Writer::of(h5, root);
     let (mut origins, mut problems) = (Vec::new(), Vec::new());
     for ((_, layer), (group, weights)) in with_weights.iter().zip(&stored) {
         let keys: Vec<String> = weights.iter().map(|name| join(group, name)).collect();
-        match in_order(layer, tree.trainable, &keys, source, group) {
+        match in_order(layer, tree.trainable, &keys, source, (group, &writers)) {
             Ok(own) => origins.extend(own),
             Err(errors) => problems.extend(errors),
         }

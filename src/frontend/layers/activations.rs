@@ -142,7 +142,7 @@ impl Activation {
 
     fn read_value(cx: &Cx, at: &At<'_>) -> Result<Activation, ImportError> {
         let keras_2 = match cx.generation {
-            crate::frontend::file::Generation::Two => Keras2::Yes,
+            crate::frontend::file::Generation::One | crate::frontend::file::Generation::Two => Keras2::Yes,
             crate::frontend::file::Generation::Three => Keras2::No,
         };
         if at.json.as_str().is_some() {
@@ -484,8 +484,8 @@ pub(super) fn softmax(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> 
     // Keras 2 writes its key where it is true.
     let manner = match (b.cx.generation, fields.bool_or("robust_masking", false)?) {
         (Generation::Three, _) => Masked::Zero,
-        (Generation::Two, true) => Masked::Lowest,
-        (Generation::Two, false) => Masked::Lowered,
+        (Generation::One | Generation::Two, true) => Masked::Lowest,
+        (Generation::One | Generation::Two, false) => Masked::Lowered,
     };
     let mask = heeded(&b.cx, inputs, 1, x);
     // Keras aligns it with the last dimensions and fails unless they happen to fit.

@@ -63,8 +63,8 @@ impl Call {
         let dropout = fields.opt("dropout").map_or(Ok(0.0), |at| at.f64())?;
         let robust = fields.bool_or("softmax_robust_masking", false)?;
         Ok(match cx.generation {
-            Generation::Two if robust => Masked::Lowest,
-            Generation::Two => Masked::Lowered,
+            Generation::One | Generation::Two if robust => Masked::Lowest,
+            Generation::One | Generation::Two => Masked::Lowered,
             Generation::Three if dropout > 0.0 || self.scores || rank != 3 => Masked::Zero,
             Generation::Three => Masked::Lowest,
         })

@@ -41,15 +41,27 @@ pub(super) fn separable_2d(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs
 }
 
 pub(super) fn transpose_1d(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
-    transposed(b, fields, inputs, 1)
+    transposed(b, fields, inputs, 1, None)
 }
 
 pub(super) fn transpose_2d(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
-    transposed(b, fields, inputs, 2)
+    transposed(b, fields, inputs, 2, None)
 }
 
 pub(super) fn transpose_3d(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
-    transposed(b, fields, inputs, 3)
+    transposed(b, fields, inputs, 3, None)
+}
+
+/// A transposed convolution of Keras 1, which says the shape of its result and not what is cut from it.
+pub(super) fn deconvolution_2d(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let shape = fields.require("output_shape")?;
+    let items = shape.array()?;
+    let spatial = match (items.as_slice(), Format::read(fields)?) {
+        ([_, rows, columns, _], Format::Last) | ([_, _, rows, columns], Format::First) => [rows, columns],
+        _ => return Err(shape.expected("a shape of four extents").into()),
+    };
+    let extents = spatial.iter().map(|d| d.positive()).collect::<Result<Vec<_>, _>>()?;
+    transposed(b, fields, inputs, 2, Some(&extents))
 }
 
 /// Keys that matter for training only: training reads them from the model file.
@@ -97,6 +109,7 @@ fn input(b: &mut Builder, inputs: &Inputs, format: Format, n: usize) -> Out<(Val
     if b.cx.rank(x) != n + 2 {
         return Err(misfit(format!("takes a tensor of rank {}, its input has the shape {:?}", n + 2, b.cx.dims(x))));
     }
+    b.cx.channels(format.channels());
     let x = b.cx.floating(x)?;
     let x = format.to_last(&mut b.cx, x)?;
     let dims = b.cx.dims(x);
@@ -178,7 +191,7 @@ fn depthwise(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize) ->
     let mut shape = common.windows.size.clone();
     shape.extend([channels, multiplier]);
     let name = match b.cx.generation {
-        crate::frontend::file::Generation::Two => "depthwise_kernel",
+        crate::frontend::file::Generation::One | crate::frontend::file::Generation::Two => "depthwise_kernel",
         crate::frontend::file::Generation::Three => "kernel",
     };
     let kernel = b.cx.var(name, &shape, init, Trainable::Yes)?;
@@ -208,8 +221,9 @@ fn separable(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize) ->
     finish(b, fields, &common, y, filters)
 }
 
-/// The input is spread by the strides and correlated with the flipped kernel.
-fn transposed(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize) -> Out {
+/// The input is spread by the strides and correlated with the flipped kernel. `extents` are the result's, where they do not
+/// follow from the input's.
+fn transposed(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize, extents: Option<&[usize]>) -> Out {
     let common = common(b, fields, n, Padding::read(fields)?)?;
     let filters = fields.require("filters")?.positive()?;
     fields.neutral("groups", &[crate::frontend::json::Json::Int(1)])?;
@@ -231,9 +245,14 @@ fn transposed(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize) -
     let Windows { size, stride, dilation, padding } = &common.windows;
     let mut pads = Vec::new();
     for d in 0..n {
+        let reach = (size[d] - 1) * dilation[d] + 1;
+        if let Some(extents) = extents {
+            pads.push(pads_to(spatial[d], reach, stride[d], *padding, extents[d])?);
+            continue;
+        }
         let extra =
             *extra.get(d).ok_or_else(|| misfit(format!("{} output paddings for {n} dimensions", extra.len())))?;
-        pads.push(transposed_pads(spatial[d], (size[d] - 1) * dilation[d] + 1, stride[d], *padding, extra)?);
+        pads.push(transposed_pads(spatial[d], reach, stride[d], *padding, extra)?);
     }
     let cx = &mut b.cx;
     let flipped = cx.g.push(Reverse { dims: (0..n).collect() }, &[kernel])?;
@@ -272,6 +291,25 @@ fn transposed_pads(n: usize, reach: usize, stride: usize, padding: Padding, extr
             ((total + 1).div_euclid(2).min(ke - 1), (n - 1) * s + ke % 2 + op)
         }
     };
+    let spread = (n - 1) * s + 1;
+    Ok((before, out + ke - 1 - spread - before))
+}
+
+/// The same for a result of `out` elements: the gradient of the convolution that makes `n` elements out of them.
+fn pads_to(n: usize, reach: usize, stride: usize, padding: Padding, out: usize) -> Out<(i64, i64)> {
+    let made = match padding {
+        Padding::Valid | Padding::Causal => (out + stride).saturating_sub(reach) / stride,
+        Padding::Same => out.div_ceil(stride),
+    };
+    if made != n {
+        return Err(misfit(format!("{out} elements are not what {n} elements give with the stride {stride}")));
+    }
+    let (n, ke, s, out) = (n as i64, reach as i64, stride as i64, out as i64);
+    let cut = match padding {
+        Padding::Valid | Padding::Causal => 0,
+        Padding::Same => ((n - 1) * s + ke - out).max(0) / 2,
+    };
+    let before = ke - 1 - cut;
     let spread = (n - 1) * s + 1;
     Ok((before, out + ke - 1 - spread - before))
 }

@@ -92,6 +92,7 @@ fn layer(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize) -> Out
         return Err(misfit(format!("takes a tensor of rank {}, its input has the shape {dims:?}", n + 3)));
     }
     let (rows, steps) = (dims[0], dims[1]);
+    b.cx.channels(format.channels());
     let cx = &mut b.cx;
     let value = cx.floating(x.value)?;
     let folded: Vec<usize> = [rows * steps].into_iter().chain(dims[2..].iter().copied()).collect();

@@ -9,7 +9,7 @@ use crate::frontend::error::{ImportError, ImportErrorKind};
 use crate::frontend::file::Generation;
 use crate::frontend::forms::Form;
 use crate::frontend::init::Initializer;
-use crate::frontend::weights::{Slot, VarSpec, VarTree};
+use crate::frontend::weights::{Channels, Slot, VarSpec, VarTree};
 
 /// A tensor of the model with the mask Keras would carry along with it.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +83,7 @@ struct Owner {
     trains: bool,
     vars: Vec<(VarSpec, Value)>,
     repeated: usize,
+    channels: Channels,
     forms: Vec<Form>,
     parts: Vec<usize>,
 }
@@ -121,6 +122,7 @@ impl Cx {
             trains: trainable,
             vars: Vec::new(),
             repeated: 0,
+            channels: Channels::Last,
             forms: Vec::new(),
             parts: Vec::new(),
         };
@@ -154,6 +156,7 @@ impl Cx {
             trains: trainable && self.owners[outer].trains,
             vars: Vec::new(),
             repeated: 0,
+            channels: Channels::Last,
             forms: Vec::new(),
             parts: Vec::new(),
         });
@@ -224,6 +227,11 @@ impl Cx {
         self.owners[self.owner].repeated = variables;
     }
 
+    /// Says where the images that the current owner convolves have their channels.
+    pub(crate) fn channels(&mut self, channels: Channels) {
+        self.owners[self.owner].channels = channels;
+    }
+
     /// Says what Keras stored for all variables of an owner and its parts, where that is not one tensor each: the first form
     /// that gives the variables' shapes is taken. All have one count of tensors.
     #[allow(dead_code, reason = "for layers of Keras 1")]
@@ -254,6 +262,7 @@ impl Cx {
             trainable: owner.own_trainable,
             vars: owner.vars.iter().map(|(spec, _)| spec.clone()).collect(),
             repeated: owner.repeated,
+            channels: owner.channels,
             forms: owner.forms.clone(),
             parts: owner.parts.iter().map(|&part| self.tree_of(part, values)).collect(),
         }

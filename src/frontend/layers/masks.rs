@@ -40,7 +40,7 @@ impl Masks {
     pub(super) fn follow(self, cx: &mut Cx, fields: &Fields<'_>, inputs: &Inputs, results: &mut [T]) -> Out<()> {
         let masks = match self {
             Masks::Own => return Ok(()),
-            Masks::PassInThree if cx.generation == Generation::Two => Vec::new(),
+            Masks::PassInThree if cx.generation != Generation::Three => Vec::new(),
             Masks::Pass | Masks::PassInThree => before(inputs),
             Masks::Merge => vec![merged(cx, &before(inputs))?],
             Masks::Concatenate => vec![concatenated(cx, inputs, fields.int_or("axis", -1)?)?],
@@ -88,14 +88,14 @@ pub(super) fn heeded(cx: &Cx, inputs: &Inputs, position: usize, x: T) -> Option<
     let with_tensors = inputs.args.iter().chain(inputs.kwargs.values()).filter(|item| !item.tensors().is_empty());
     match cx.generation {
         Generation::Three if with_tensors.count() > 1 => None,
-        Generation::Three | Generation::Two => x.mask,
+        Generation::Three | Generation::Two | Generation::One => x.mask,
     }
 }
 
 fn merged(cx: &mut Cx, masks: &[Option<Value>]) -> Out<Option<Value>> {
     let (masks, joint) = match cx.generation {
         Generation::Three => (masks.iter().copied().collect::<Option<Vec<_>>>().unwrap_or_default(), Binary::Or),
-        Generation::Two => (masks.iter().copied().flatten().collect(), Binary::And),
+        Generation::One | Generation::Two => (masks.iter().copied().flatten().collect(), Binary::And),
     };
     let mut joined: Option<Value> = None;
     for mask in masks {
@@ -127,7 +127,7 @@ fn concatenated(cx: &mut Cx, inputs: &Inputs, axis: i64) -> Out<Option<Value>> {
     // The sum of booleans is any, the product all.
     let function = match cx.generation {
         Generation::Three => Reduce::Sum,
-        Generation::Two => Reduce::Prod,
+        Generation::One | Generation::Two => Reduce::Prod,
     };
     Ok(Some(cx.g.reduce(function, all, &[rank - 1])?))
 }

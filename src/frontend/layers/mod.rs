@@ -13,6 +13,7 @@ mod core;
 mod cx;
 mod image;
 mod inputs;
+mod legacy;
 mod masks;
 mod merge;
 mod norm;
@@ -137,6 +138,7 @@ const CLASSES: &[Entry] = &[
     layer("DepthwiseConv1D", conv::depthwise_1d),
     layer("DepthwiseConv2D", conv::depthwise_2d),
     layer("Discretization", core::discretization),
+    layer("Deconvolution2D", conv::deconvolution_2d),
     layer("Dot", merge::dot),
     passing("Dropout", core::dropout),
     passing("ELU", activations::elu),
@@ -155,6 +157,7 @@ const CLASSES: &[Entry] = &[
     layer("GlobalMaxPooling2D", pool::global_max).or(&["GlobalMaxPool2D"]),
     layer("GlobalMaxPooling3D", pool::global_max).or(&["GlobalMaxPool3D"]),
     passing("GroupNormalization", norm::group),
+    layer("Highway", legacy::highway),
     layer("Identity", core::identity).masks(Masks::PassInThree),
     refused("JaxLayer", CODE, EXPAND),
     refused("Lambda", CODE, EXPAND),
@@ -163,15 +166,18 @@ const CLASSES: &[Entry] = &[
     passing("LayerNormalization", norm::layer),
     passing("LeakyReLU", activations::leaky_relu),
     layer("Masking", core::masking),
+    layer("MaxoutDense", legacy::maxout_dense),
     layer("MaxPooling1D", pool::max_1d).or(&["MaxPool1D"]),
     layer("MaxPooling2D", pool::max_2d).or(&["MaxPool2D"]),
     layer("MaxPooling3D", pool::max_3d).or(&["MaxPool3D"]),
     layer("Maximum", merge::maximum).masks(Masks::Merge),
+    layer("Merge", legacy::merge),
     layer("Minimum", merge::minimum).masks(Masks::Merge),
     layer("MultiHeadAttention", attention::multi_head).masks(Masks::Query),
     layer("Multiply", merge::multiply).masks(Masks::Merge),
     layer("Normalization", norm::normalization).masks(Masks::PassInThree),
     passing("PReLU", activations::prelu),
+    layer("ParametricSoftplus", legacy::parametric_softplus),
     layer("Permute", shape::permute),
     layer("RNN", recurrent::rnn).masks(Masks::Sequence),
     layer("RMSNormalization", norm::rms),
@@ -181,6 +187,7 @@ const CLASSES: &[Entry] = &[
     layer("Reshape", shape::reshape),
     layer("Resizing", image::resizing),
     layer("ReversibleEmbedding", core::reversible_embedding),
+    layer("SReLU", legacy::srelu),
     layer("SeparableConv1D", conv::separable_1d).or(&["SeparableConvolution1D"]),
     layer("SeparableConv2D", conv::separable_2d).or(&["SeparableConvolution2D"]),
     layer("SimpleRNN", recurrent::simple_rnn).masks(Masks::Sequence),

@@ -5,6 +5,7 @@ use intwain_ir::Value;
 use super::cx::{Cx, Out, misfit};
 use crate::frontend::cursor::{At, Fields};
 use crate::frontend::error::ImportError;
+use crate::frontend::weights::Channels;
 
 /// Where the channels are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,14 @@ impl Format {
             0 => Format::Last,
             _ => Format::First,
         })
+    }
+
+    /// The same for what is known of a layer's variables.
+    pub(super) fn channels(self) -> Channels {
+        match self {
+            Format::Last => Channels::Last,
+            Format::First => Channels::First,
+        }
     }
 
     /// The tensor with its channels last.

@@ -50,7 +50,8 @@ pub(super) fn bidirectional(b: &mut Builder, fields: &Fields<'_>, inputs: &Input
         if let LayerBody::Leaf(Json::Object(map)) = &mut half.body {
             let way = flag("go_backwards") != backwards;
             map.insert("go_backwards".to_string(), Json::Bool(way));
-            if sequences {
+            // Keras 1 repeats the output before a masked step here too.
+            if sequences && b.cx.generation != Generation::One {
                 map.insert("zero_output_for_mask".to_string(), Json::Bool(true));
             }
         }
