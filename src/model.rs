@@ -66,7 +66,7 @@ impl Model {
     /// Reads a model file, and its weights if there are any.
     pub fn open(path: &Path, options: ModelOptions) -> Result<Model, ModelError> {
         let file = frontend::open_model(path)?;
-        let keras = KerasModel::read(&file)?;
+        let (keras, mut problems) = KerasModel::read_leniently(&file)?;
         let architecture = frontend::architecture_text(&file);
         let source = match &options.weights {
             Some(weights) => Some(frontend::open_weights(weights)?),
@@ -76,7 +76,14 @@ impl Model {
             }
             None => file.weights,
         };
-        let vars = frontend::variables(&keras, path, &options.ask(1))?;
+        let vars = match frontend::variables(&keras, path, &options.ask(1)) {
+            Ok(vars) if problems.is_empty() => vars,
+            Ok(_) => return Err(ImportErrors { file: path.to_path_buf(), problems }.into()),
+            Err(found) => {
+                problems.extend(found.problems);
+                return Err(ImportErrors { file: path.to_path_buf(), problems }.into());
+            }
+        };
         let stored = options.weights.as_deref().unwrap_or(path).to_path_buf();
         let weights =
             Weights::new(&vars, source, options.seed).map_err(|problems| ImportErrors { file: stored, problems })?;

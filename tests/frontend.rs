@@ -433,8 +433,11 @@ fn layers_that_cannot_be_imported_are_all_listed() {
     ]);
     assert_eq!(
         unknown,
-        "m.json: $.config.layers[1].config \"a\": layer class `Dens` is not supported\n  help: did you mean `Dense`?\n\
-         m.json: $.config.layers[3].config \"c\": layer class `MyOwnThing` is not supported"
+        "m.json: $.config.layers[1].config \"a\": `Dens` is no layer of Keras; a model's own code is never run\n  \
+         help: did you mean `Dense`?\n\
+         m.json: $.config.layers[3].config \"c\": `MyOwnThing` is no layer of Keras; a model's own code is never run\n  \
+         help: replace it by built-in layers, or save the model with it expanded\n\
+         m.json: classes that are not imported: `Dens`, `MyOwnThing`"
     );
     let keys = report(&[layer("Dense", r#""name": "a", "units": 3, "activaton": "relu""#)]);
     assert_eq!(
@@ -599,5 +602,61 @@ fn damaged_architectures_are_errors() {
                 let _ = import(&model, Path::new("m.json"), &ImportOptions { batch: 3, ..Default::default() });
             }
         }
+    }
+}
+
+/// Two layers that do not exist, wrong and unknown keys before and behind them, a layer of the model's own: one report.
+#[test]
+fn all_problems_of_a_file_are_reported_together() {
+    let layer = |class: &str, name: &str, config: &str, from: &str| {
+        format!(
+            r#"{{"class_name": "{class}", "name": "{name}", "config": {{"name": "{name}"{config}}},
+                "inbound_nodes": [[["{from}", 0, 0, {{}}]]]}}"#
+        )
+    };
+    let layers = [
+        r#"{"class_name": "InputLayer", "name": "x", "config": {"batch_input_shape": [null, 8], "name": "x"}, "inbound_nodes": []}"#.to_string(),
+        layer("Dense", "a", r#", "units": "many", "activation": "rellu", "use_bais": true"#, "x"),
+        layer("Dens", "b", "", "a"),
+        layer("BinaryDense", "c", "", "b"),
+        layer("Dense", "d", r#", "units": 3, "activation": "sofmax""#, "c"),
+        layer("StringLookup", "e", "", "d"),
+    ];
+    let json = format!(
+        r#"{{"class_name": "Functional", "keras_version": "2.15.0", "config": {{"name": "m", "layers": [{}],
+            "input_layers": [["x", 0, 0]], "output_layers": [["e", 0, 0]]}}}}"#,
+        layers.join(",")
+    );
+    let model = text(&json).unwrap();
+    let errors = import(&model, Path::new("m.json"), &ImportOptions { batch: 2, ..Default::default() }).unwrap_err();
+    let all: Vec<String> = errors.problems.iter().map(ToString::to_string).collect();
+    for said in [
+        r#"$.config.layers[1].config.units "a": is "many"; expected"#,
+        r#"$.config.layers[2].config "b": `Dens` is no layer of Keras"#,
+        r#"$.config.layers[3].config "c": `BinaryDense` is no layer of Keras"#,
+        r#"$.config.layers[4].config.activation "d": is "sofmax""#,
+        r#"$.config.layers[5].config "e": layer class `StringLookup` is not supported: it works on strings"#,
+    ] {
+        assert_eq!(all.iter().filter(|p| p.starts_with(said)).count(), 1, "{said} in {all:#?}");
+    }
+    assert_eq!(errors.classes(), ["Dens", "BinaryDense", "StringLookup"]);
+    assert_eq!(
+        errors.problems[1].help().as_deref().filter(|h| h.contains("Dense")),
+        errors.problems[1].help().as_deref()
+    );
+}
+
+/// Every wrong key of one layer is found, not the first alone.
+#[test]
+fn all_problems_of_one_layer_are_reported_together() {
+    let json = r#"{"class_name": "Sequential", "keras_version": "2.15.0", "config": {"name": "m", "layers": [
+        {"class_name": "Conv1D", "config": {"name": "c", "batch_input_shape": [null, 9, 3], "filters": 4, "kernel_size": [2],
+            "padding": "smae", "activation": "rellu", "data_format": "channels_lost", "strid": 1}}]}}"#;
+    let model = text(json).unwrap();
+    let errors = import(&model, Path::new("m.json"), &ImportOptions { batch: 2, ..Default::default() }).unwrap_err();
+    let all: Vec<String> = errors.problems.iter().map(|p| p.path.to_string()).collect();
+    for key in ["padding", "activation", "data_format", "strid"] {
+        let path = format!("$.config.layers[0].config.{key}");
+        assert_eq!(all.iter().filter(|p| **p == path).count(), 1, "{path} in {all:?}");
     }
 }

@@ -38,7 +38,7 @@ impl Model {
         let mut file = open_model(&path).unwrap();
         let model = KerasModel::read(&file).unwrap();
         let options = ImportOptions { batch: golden["in0"].shape[0], shapes: BTreeMap::new(), float: None };
-        let Imported { graph, vars } = import(&model, &path, &options).unwrap();
+        let Imported { graph, vars, .. } = import(&model, &path, &options).unwrap();
         verify(&graph).unwrap();
         let stored = Weights::new(&vars, file.weights.take(), 0).unwrap();
         let weights = (0..stored.specs().len()).map(|i| weight(&stored.read(i).unwrap())).collect();

@@ -21,6 +21,18 @@ impl JsonPath {
         JsonPath(if plain { format!("{}.{key}", self.0) } else { format!("{}[{key:?}]", self.0) })
     }
 
+    /// Indices of lists on the way, which order places as the file does but for keys of one object.
+    pub(super) fn indices(&self) -> Vec<usize> {
+        self.0.split('[').skip(1).filter_map(|part| part.split(']').next()?.parse().ok()).collect()
+    }
+
+    /// The key under which this lies in the object at `outer`, where it lies in it and the key is a plain one.
+    pub(super) fn child_of(&self, outer: &JsonPath) -> Option<String> {
+        let below = self.0.strip_prefix(&outer.0)?.strip_prefix('.')?;
+        let end = below.find(['.', '[']).unwrap_or(below.len());
+        Some(below[..end].to_string())
+    }
+
     /// The `i`-th element.
     pub fn index(&self, i: usize) -> JsonPath {
         JsonPath(format!("{}[{i}]", self.0))
@@ -135,7 +147,7 @@ pub enum ImportErrorKind {
         nearest: Option<String>,
     },
     /// A layer class nobody knows.
-    #[error("layer class `{class}` is not supported")]
+    #[error("`{class}` is no layer of Keras; a model's own code is never run")]
     UnknownLayer {
         /// The class.
         class: String,
@@ -252,13 +264,13 @@ impl ImportErrorKind {
     pub fn help(&self) -> Option<String> {
         match self {
             ImportErrorKind::UnknownKey { nearest, .. }
-            | ImportErrorKind::UnknownLayer { nearest, .. }
             | ImportErrorKind::Dangling { nearest, .. }
             | ImportErrorKind::Value { nearest, .. } => nearest.as_ref().map(|n| format!("did you mean `{n}`?")),
             ImportErrorKind::Format { remedy, .. } => Some((*remedy).to_string()),
             ImportErrorKind::Unsupported { remedy, .. } => remedy.map(str::to_string),
             ImportErrorKind::RefusedLayer { refusal, .. } => Some(refusal.remedy.to_string()),
-            ImportErrorKind::Custom { .. } => {
+            ImportErrorKind::UnknownLayer { nearest: Some(near), .. } => Some(format!("did you mean `{near}`?")),
+            ImportErrorKind::UnknownLayer { nearest: None, .. } | ImportErrorKind::Custom { .. } => {
                 Some("replace it by built-in layers, or save the model with it expanded".to_string())
             }
             ImportErrorKind::NoInputShape => {
@@ -315,6 +327,21 @@ pub struct ImportErrors {
 }
 
 impl ImportErrors {
+    /// The classes that stand in the way, each once.
+    pub fn classes(&self) -> Vec<&str> {
+        let mut classes: Vec<&str> = Vec::new();
+        for problem in &self.problems {
+            if let ImportErrorKind::Custom { class }
+            | ImportErrorKind::UnknownLayer { class, .. }
+            | ImportErrorKind::RefusedLayer { class, .. } = &*problem.kind
+                && !classes.contains(&class.as_str())
+            {
+                classes.push(class);
+            }
+        }
+        classes
+    }
+
     /// One problem of the file as a whole.
     pub fn one(file: &Path, kind: ImportErrorKind) -> ImportErrors {
         ImportErrors { file: file.to_path_buf(), problems: vec![kind.at(&JsonPath::root())] }
@@ -335,6 +362,11 @@ impl fmt::Display for ImportErrors {
         }
         if self.problems.len() > SHOWN {
             write!(f, "\n{}: and {} more problems", self.file.display(), self.problems.len() - SHOWN)?;
+        }
+        let classes = self.classes();
+        if classes.len() > 1 {
+            let names: Vec<String> = classes.iter().map(|c| format!("`{c}`")).collect();
+            write!(f, "\n{}: classes that are not imported: {}", self.file.display(), names.join(", "))?;
         }
         Ok(())
     }

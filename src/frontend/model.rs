@@ -59,6 +59,8 @@ pub struct Layer {
     pub class: String,
     /// The Python module of the class, where the file says it. Bare operations are in `keras.src.ops…`.
     pub module: Option<String>,
+    /// The registered name of a class that is not Keras's own: code of the model's author.
+    pub custom: Option<String>,
     /// What it is.
     pub body: LayerBody,
     /// Where its configuration stands.
@@ -157,6 +159,15 @@ impl Arg {
 impl KerasModel {
     /// Reads the architecture of a model file. Collects every problem of its structure.
     pub fn read(file: &ModelFile) -> Result<KerasModel, ImportErrors> {
+        match KerasModel::read_leniently(file)? {
+            (model, problems) if problems.is_empty() => Ok(model),
+            (_, problems) => Err(ImportErrors { file: file.path.clone(), problems }),
+        }
+    }
+
+    /// Reads an architecture whose layers and calls can be made out, with the problems it has all the same: an import
+    /// then finds those of its layers.
+    pub fn read_leniently(file: &ModelFile) -> Result<(KerasModel, Vec<ImportError>), ImportErrors> {
         let translated = match file.generation {
             Generation::One => keras1::translate(&file.architecture).map(Some),
             Generation::Two | Generation::Three => Ok(None),
@@ -164,13 +175,13 @@ impl KerasModel {
         let translated = translated.map_err(|problems| ImportErrors { file: file.path.clone(), problems })?;
         let architecture = translated.as_ref().unwrap_or(&file.architecture);
         let mut reader = Reader { generation: file.generation, problems: Vec::new(), shared: Vec::new() };
-        let model = reader.outermost(&At::root(architecture));
-        let problems = match model {
-            Ok(model) if reader.problems.is_empty() => return Ok(model),
-            Ok(_) => reader.problems,
-            Err(error) => reader.problems.into_iter().chain([error]).collect(),
-        };
-        Err(ImportErrors { file: file.path.clone(), problems })
+        match reader.outermost(&At::root(architecture)) {
+            Ok(model) => Ok((model, reader.problems)),
+            Err(error) => {
+                let problems = reader.problems.into_iter().chain([error]).collect();
+                Err(ImportErrors { file: file.path.clone(), problems })
+            }
+        }
     }
 
     /// Reads a layer that stands in the configuration of another one (a wrapper, a cell): `{"class_name": …, "config": …}`.
@@ -258,7 +269,7 @@ impl Reader {
         let nameless = module.is_none() && self.generation == Generation::Three;
         let bare = nameless && matches!(config.json, Json::Object(map) if map.len() == 1 && map.contains_key("name"));
         let module = if bare { Some("keras.src.ops".to_string()) } else { module };
-        self.refuse_custom(&at, class)?;
+        let custom = custom(&at, class);
         self.refuse_shared(&at, class)?;
         let body = match class {
             "InputLayer" => LayerBody::Input(input_layer(&config)?),
@@ -266,17 +277,7 @@ impl Reader {
             "Functional" | "Model" => LayerBody::Model(Box::new(self.functional(&config, &name, &path)?)),
             _ => LayerBody::Leaf(config.json.clone()),
         };
-        Ok(Layer { name, path, class: class.to_string(), module, body, at: config.path })
-    }
-
-    /// A registered name that is not Keras's own stands for code of the model's author.
-    fn refuse_custom(&self, at: &At<'_>, class: &str) -> Result<(), ImportError> {
-        let Some(registered) = at.get("registered_name").and_then(|r| r.json.as_str()) else { return Ok(()) };
-        let own = registered.split_once('>').is_some_and(|(package, _)| !matches!(package, "keras" | "Keras"));
-        if own || class == "__lambda__" {
-            return Err(at.error(ImportErrorKind::Custom { class: registered.to_string() }));
-        }
-        Ok(())
+        Ok(Layer { name, path, class: class.to_string(), module, custom, body, at: config.path })
     }
 
     /// One layer object in two models: the file has its configuration twice and its weights once.
@@ -319,6 +320,7 @@ impl Reader {
                     name: input,
                     class: "InputLayer".to_string(),
                     module: None,
+                    custom: None,
                     body: LayerBody::Input(spec),
                     at: config.path.clone(),
                 },
@@ -414,6 +416,13 @@ impl Reader {
             None => Ok(layers),
         }
     }
+}
+
+/// A registered name that is not Keras's own.
+fn custom(at: &At<'_>, class: &str) -> Option<String> {
+    let registered = at.get("registered_name")?.json.as_str()?;
+    let own = registered.split_once('>').is_some_and(|(package, _)| !matches!(package, "keras" | "Keras"));
+    (own || class == "__lambda__").then(|| registered.to_string())
 }
 
 fn join(outer: &str, name: &str) -> String {

@@ -17,7 +17,7 @@ use super::{ClassKind, Entry, Import, Support, lookup, nearest_class};
 use crate::frontend::cursor::{At, Fields};
 use crate::frontend::error::{ImportError, ImportErrorKind, ImportErrors, JsonPath};
 use crate::frontend::json::Json;
-use crate::frontend::model::{Arg, InputSpec, KerasModel, Layer, LayerBody, ModelKind, Source};
+use crate::frontend::model::{Arg, Call, InputSpec, KerasModel, Layer, LayerBody, ModelKind, Source};
 use crate::frontend::weights::{Slot, VarTree};
 
 /// What a file leaves open.
@@ -80,31 +80,54 @@ fn build(model: &KerasModel, file: &Path, options: &ImportOptions) -> Result<Imp
         ModelKind::Functional => "Functional",
     };
     let cx = Cx::new(&model.name, class, model.trainable, model.generation, options.float);
-    let mut builder = Builder { cx, problems: Vec::new(), results: BTreeMap::new(), read: BTreeSet::new() };
+    let mut builder = Builder {
+        cx,
+        problems: Vec::new(),
+        evidence: Evidence::Sound,
+        results: BTreeMap::new(),
+        read: BTreeSet::new(),
+    };
     builder.unknown_classes(model);
-    if builder.problems.is_empty() {
-        match builder.outermost(model, options) {
-            Ok(imported) if builder.problems.is_empty() => return Ok(imported),
-            Ok(_) => {}
-            Err(fail) => builder.report(fail, &model.at, ""),
-        }
+    match builder.outermost(model, options) {
+        Ok(imported) if builder.problems.is_empty() => return Ok(imported),
+        Ok(_) => {}
+        Err(fail) => builder.report(fail, &model.at, ""),
     }
-    Err(ImportErrors { file: file.to_path_buf(), problems: builder.problems })
+    let mut problems = builder.problems;
+    problems.sort_by_key(|p| p.path.indices());
+    Err(ImportErrors { file: file.to_path_buf(), problems })
 }
 
 pub(super) struct Builder {
     pub(super) cx: Cx,
     problems: Vec<ImportError>,
+    /// Whether what is imported now follows from something that could not be imported.
+    evidence: Evidence,
     /// The extents of each layer's results.
     results: BTreeMap<String, Vec<Vec<usize>>>,
     /// Configurations whose keys have been checked: a shared layer reports an unknown key once.
     read: BTreeSet<JsonPath>,
 }
 
+/// What a problem is worth that an import function finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Evidence {
+    /// Its inputs are what the file says.
+    Sound,
+    /// Something before it could not be imported, and its inputs are guessed: what is wrong with its configuration is
+    /// wrong all the same, what is wrong with shapes may be the guess.
+    Guessed,
+}
+
 impl Builder {
     fn report(&mut self, fail: Fail, at: &JsonPath, layer: &str) {
+        let sure = |e: &ImportError| !matches!(*e.kind, ImportErrorKind::Shape(_));
         match fail {
+            Fail::Placed(errors) if self.evidence == Evidence::Guessed => {
+                self.problems.extend(errors.into_iter().filter(sure));
+            }
             Fail::Placed(errors) => self.problems.extend(errors),
+            Fail::Here(_) if self.evidence == Evidence::Guessed => {}
             Fail::Here(kind) if layer.is_empty() => self.problems.push(kind.at(at)),
             Fail::Here(kind) => self.problems.push(kind.of(at, layer)),
         }
@@ -134,12 +157,12 @@ impl Builder {
                 Err(fail) => self.report(fail, &layer.at, &layer.path),
             }
         }
-        if !self.problems.is_empty() {
+        if inputs.len() < model.inputs.len() {
             return Err(Fail::Placed(Vec::new()));
         }
         self.declare(model, 0);
         let outputs = self.model(model, 0, &inputs)?;
-        let Some(outputs) = outputs else { return Err(Fail::Placed(Vec::new())) };
+        let Some(outputs) = outputs.filter(|_| self.problems.is_empty()) else { return Err(Fail::Placed(Vec::new())) };
         let names: Vec<&str> = model.outputs.iter().map(|source| model.layer(*source).name.as_str()).collect();
         for (name, output) in unique_names(&names).iter().zip(outputs) {
             self.cx.g.output(name, output.value);
@@ -227,45 +250,64 @@ impl Builder {
                 inputs.len()
             )));
         }
-        let mut results: BTreeMap<(usize, usize), Vec<T>> = BTreeMap::new();
+        let mut results = Results::default();
         for (source, input) in model.inputs.iter().zip(inputs) {
-            results.insert((source.layer, source.call), vec![*input]);
+            results.tensors.insert((source.layer, source.call), vec![*input]);
             self.keep_shapes(model.layer(*source), &[*input]);
         }
         let order = if order::matters(model) { order::as_run(model) } else { (0..model.calls.len()).collect() };
+        let outer = self.evidence;
         for call in order.into_iter().map(|i| &model.calls[i]) {
-            let layer = &model.layers[call.layer];
-            let find =
-                |s: &Source| results.get(&(s.layer, s.call)).map(|r| r.get(s.tensor).map(|t| self.cx.as_found(*t)));
-            let args = resolve_all(&call.args, &find).and_then(|args| {
-                let kwargs = call.kwargs.iter().map(|(k, a)| Ok((k.clone(), resolve(a, &find)?)));
-                Ok(Inputs::new(args, kwargs.collect::<Result<_, Missing>>()?))
-            });
-            let inputs = match args {
-                Ok(inputs) => inputs,
-                Err(Missing::Call) => continue,
-                Err(Missing::Result(s)) => {
-                    let name = &model.layers[s.layer].name;
-                    let what = format!("takes result {} of the layer `{name}`, which has fewer", s.tensor);
-                    self.problems.push(ImportErrorKind::Shape(what).of(&call.at, &layer.path));
-                    continue;
-                }
-            };
-            let part = self.declare_layer(layer, owner, Slot::Listed("layers"));
-            match self.layer(layer, part, &inputs) {
-                Ok(tensors) => {
-                    self.keep_shapes(layer, &tensors);
-                    results.insert((call.layer, call.call), tensors);
-                }
-                Err(fail) => self.report(fail, &layer.at, &layer.path),
-            }
+            self.call(model, owner, call, &mut results);
+            self.evidence = outer;
         }
-        let output = |s: &Source| results.get(&(s.layer, s.call)).and_then(|r| r.get(s.tensor)).copied();
-        let outputs: Option<Vec<T>> = model.outputs.iter().map(output).collect();
+        let outputs: Option<Vec<T>> = model.outputs.iter().map(|s| results.find(s).flatten()).collect();
         if outputs.is_none() && self.problems.is_empty() {
             return Err(misfit("an output is a result that its layer does not have"));
         }
         Ok(outputs)
+    }
+
+    /// Imports one call of a model's layer. What could not be imported has the shape of what it takes, for what follows
+    /// to be looked through.
+    fn call(&mut self, model: &KerasModel, owner: OwnerId, call: &Call, results: &mut Results) {
+        let layer = &model.layers[call.layer];
+        let find = |s: &Source| results.find(s).map(|found| found.map(|t| self.cx.as_found(t)));
+        let args = resolve_all(&call.args, &find).and_then(|args| {
+            let kwargs = call.kwargs.iter().map(|(k, a)| Ok((k.clone(), resolve(a, &find)?)));
+            Ok(Inputs::new(args, kwargs.collect::<Result<_, Missing>>()?))
+        });
+        let inputs = match args {
+            Ok(inputs) => inputs,
+            Err(Missing::Call) => return,
+            Err(Missing::Result(s)) => {
+                let name = &model.layers[s.layer].name;
+                let what = format!("takes result {} of the layer `{name}`, which has fewer", s.tensor);
+                self.problems.push(ImportErrorKind::Shape(what).of(&call.at, &layer.path));
+                return;
+            }
+        };
+        let key = (call.layer, call.call);
+        let mut sources = call.args.iter().chain(call.kwargs.values()).flat_map(Arg::tensors);
+        if sources.any(|s| results.guessed.contains(&(s.layer, s.call))) {
+            self.evidence = Evidence::Guessed;
+            results.guessed.insert(key);
+        }
+        let part = self.declare_layer(layer, owner, Slot::Listed("layers"));
+        match self.layer(layer, part, &inputs) {
+            Ok(tensors) => {
+                self.keep_shapes(layer, &tensors);
+                results.tensors.insert(key, tensors);
+            }
+            Err(fail) => {
+                if importable(layer).is_ok() {
+                    self.report(fail, &layer.at, &layer.path);
+                }
+                let first = inputs.args.iter().chain(inputs.kwargs.values()).flat_map(Item::tensors).next();
+                results.tensors.extend(first.map(|t| (key, vec![t])));
+                results.guessed.insert(key);
+            }
+        }
     }
 
     fn keep_shapes(&mut self, layer: &Layer, tensors: &[T]) {
@@ -290,6 +332,51 @@ impl Builder {
     }
 
     fn leaf(&mut self, layer: &Layer, row: (&Entry, Import), config: &Json, owner: OwnerId, inputs: &Inputs) -> Out {
+        let result = self.configured(layer, row, config, owner, inputs);
+        if let Err(Fail::Placed(errors)) = &result {
+            self.further_problems(layer, row, config, owner, inputs, errors);
+        }
+        result
+    }
+
+    /// The problems behind the first one of a layer: what its import says without the key that stopped it, and so on.
+    fn further_problems(
+        &mut self,
+        layer: &Layer,
+        row: (&Entry, Import),
+        config: &Json,
+        owner: OwnerId,
+        inputs: &Inputs,
+        first: &[ImportError],
+    ) {
+        let Json::Object(map) = config else { return };
+        let mut map = map.clone();
+        let mut culprit = first.first().and_then(|e| e.path.child_of(&layer.at));
+        let outer = std::mem::replace(&mut self.evidence, Evidence::Guessed);
+        while let Some(key) = culprit.take().filter(|key| map.shift_remove(key).is_some()) {
+            let Err(Fail::Placed(errors)) = self.configured(layer, row, &Json::Object(map.clone()), owner, inputs)
+            else {
+                break;
+            };
+            // Without a key that must be there nothing more is said.
+            let gone = |e: &ImportError| matches!(&*e.kind, ImportErrorKind::MissingKey { key: k } if *k == key);
+            if errors.iter().any(gone) {
+                break;
+            }
+            culprit = errors.first().and_then(|e| e.path.child_of(&layer.at));
+            self.report(Fail::Placed(errors), &layer.at, &layer.path);
+        }
+        self.evidence = outer;
+    }
+
+    fn configured(
+        &mut self,
+        layer: &Layer,
+        row: (&Entry, Import),
+        config: &Json,
+        owner: OwnerId,
+        inputs: &Inputs,
+    ) -> Out {
         let at = At { json: config, path: layer.at.clone(), layer: Some(layer.path.clone()) };
         let fields = at.fields()?;
         fields.irrelevant(&BASE);
@@ -351,6 +438,9 @@ impl Builder {
 
 /// The row and import function of a layer's class, or why there is none.
 fn importable(layer: &Layer) -> Result<(&'static Entry, Import), ImportErrorKind> {
+    if let Some(class) = layer.custom.clone() {
+        return Err(ImportErrorKind::Custom { class });
+    }
     let class = layer.class.clone();
     let Some(entry) = lookup(layer) else {
         let nearest = nearest_class(&class).map(str::to_string);
@@ -376,6 +466,24 @@ const BASE: [&str; 8] = [
     "input_shape",
     "activity_regularizer",
 ];
+
+/// What the calls of a model have given so far.
+#[derive(Default)]
+struct Results {
+    tensors: BTreeMap<(usize, usize), Vec<T>>,
+    /// Calls that stand for something that could not be imported.
+    guessed: BTreeSet<(usize, usize)>,
+}
+
+impl Results {
+    /// The tensor of a source; `None` where the call is missing, `Some(None)` where it has fewer results.
+    fn find(&self, s: &Source) -> Option<Option<T>> {
+        let of_call = self.tensors.get(&(s.layer, s.call))?;
+        // A guess has one tensor, whichever is asked for.
+        let guess = of_call.first().filter(|_| self.guessed.contains(&(s.layer, s.call)));
+        Some(of_call.get(s.tensor).or(guess).copied())
+    }
+}
 
 /// A reference that has no tensor.
 enum Missing {
