@@ -299,10 +299,22 @@ fn attend(
     let batch = (0..rank - 1).filter(|d| !axes.contains(d));
     let product: Vec<char> =
         batch.map(letter).chain(axes.iter().map(|&d| target[d])).chain(axes.iter().map(|&d| source[d])).collect();
-    let ty = cx.g.ty(q).clone();
-    let scale = cx.g.full(ty.dtype, scale, &ty.shape)?;
-    let q = cx.g.mul(q, scale)?;
-    let scores = contract_letters(cx, q, &target, k, &source, &product)?;
+    let dtype = cx.g.ty(q).dtype;
+    let times = |cx: &mut Cx, x: Value| -> Out<Value> {
+        let ty = cx.g.ty(x).clone();
+        let scale = cx.g.full(ty.dtype, scale, &ty.shape)?;
+        Ok(cx.g.mul(x, scale)?)
+    };
+    // Keras 3's fused way scales the scores in f32, as it computes their softmax; f32 has no use for the difference.
+    let fused = masked == Masked::Lowest && cx.generation == Generation::Three;
+    let scores = if fused && dtype != dtype.accumulator() {
+        let scores = contract_letters(cx, q, &target, k, &source, &product)?;
+        let scores = cx.for_statistics(scores)?;
+        times(cx, scores)?
+    } else {
+        let q = times(cx, q)?;
+        contract_letters(cx, q, &target, k, &source, &product)?
+    };
     let over: Vec<usize> = (product.len() - axes.len()..product.len()).collect();
     let weights = match mask {
         None => softmax_over(cx, scores, &over)?,
@@ -318,6 +330,7 @@ fn attend(
             masked_softmax(cx, scores, mask, &over, masked)?
         }
     };
+    let weights = cx.g.cast(dtype, weights)?;
     // Values have the letters of keys; their features are a letter of their own.
     let mut values = source.clone();
     let mut result = target;

@@ -12,10 +12,12 @@ use super::cx::{Cx, Fail, Out, OwnerId, T, misfit, unsupported};
 use super::inputs::{Inputs, Item};
 use super::masks;
 use super::order;
+use super::policy::Policies;
 use super::rows::stay_apart;
 use super::{ClassKind, Entry, Import, Support, lookup, nearest_class};
 use crate::frontend::cursor::{At, Fields};
 use crate::frontend::error::{ImportError, ImportErrorKind, ImportErrors, JsonPath};
+use crate::frontend::file::Generation;
 use crate::frontend::json::Json;
 use crate::frontend::model::{Arg, Call, InputSpec, KerasModel, Layer, LayerBody, ModelKind, Source};
 use crate::frontend::weights::{Slot, VarTree};
@@ -193,12 +195,16 @@ impl Builder {
         };
         let dims = shape.iter().enumerate().map(extent).collect::<Out<Vec<_>>>()?;
         let rows = if shape.first() == Some(&None) { Rows::Batched } else { Rows::Whole };
+        let dtype = self.input_type(spec)?;
+        Ok(self.cx.g.input(name, Type::new(dtype, Shape::from(dims)), rows))
+    }
+
+    fn input_type(&self, spec: &InputSpec) -> Out<DType> {
         let dtype = match spec.dtype.as_deref() {
-            None => self.cx.dtype,
+            None => DType::F32,
             Some(name) => element(name).ok_or_else(|| unsupported(format!("an input of type `{name}`")))?,
         };
-        let dtype = if dtype.is_float() { self.cx.float.unwrap_or(dtype) } else { dtype };
-        Ok(self.cx.g.input(name, Type::new(dtype, Shape::from(dims)), rows))
+        Ok(if dtype.is_float() { self.cx.float.unwrap_or(dtype) } else { dtype })
     }
 
     /// Makes an owner for every layer of a model, in the order of the file: positions in weight files count them.
@@ -320,8 +326,13 @@ impl Builder {
         match &layer.body {
             LayerBody::Input(_) => Err(misfit("an input layer is not called")),
             LayerBody::Model(inner) => {
-                let tensors = masked(arguments(inner, inputs)?, inputs);
+                let mut tensors = masked(arguments(inner, inputs)?, inputs);
                 inputs.finish()?;
+                // A model casts what it is called with to the types of its inputs.
+                for (t, (_, spec)) in tensors.iter_mut().zip(inner.input_specs()) {
+                    let dtype = self.input_type(spec)?;
+                    t.value = self.cx.g.cast(dtype, t.value)?;
+                }
                 self.model(inner, owner, &tensors)?.ok_or(Fail::Placed(Vec::new()))
             }
             LayerBody::Leaf(config) => {
@@ -380,11 +391,11 @@ impl Builder {
         let at = At { json: config, path: layer.at.clone(), layer: Some(layer.path.clone()) };
         let fields = at.fields()?;
         fields.irrelevant(&BASE);
-        let outer_dtype = self.cx.dtype;
+        let outer_policies = self.cx.policies();
         let outer_origin = self.cx.g.origin.clone();
         self.cx.set_origin(&layer.path);
         let result = self.typed(row, &fields, owner, inputs);
-        self.cx.dtype = outer_dtype;
+        self.cx.set_outer_policies(outer_policies);
         self.cx.g.origin = outer_origin;
         // Keys are checked where the import function has asked for all it knows.
         if result.is_ok() && self.read.insert(layer.at.clone()) {
@@ -400,13 +411,11 @@ impl Builder {
         owner: OwnerId,
         inputs: &Inputs,
     ) -> Out {
-        let policy = policy(fields)?;
-        self.cx.dtype = match policy {
-            Some(dtype) if dtype.is_float() => self.cx.float.unwrap_or(dtype),
-            Some(dtype) => dtype,
-            None => self.cx.float.unwrap_or(DType::F32),
+        self.cx.set_policies(Policies::read(fields)?);
+        let inputs = match entry.kind == ClassKind::Layer && !self.leaves_inputs(entry.class) {
+            true => self.autocast(inputs)?,
+            false => inputs.clone_items(),
         };
-        let inputs = if entry.kind == ClassKind::Layer { self.autocast(inputs)? } else { inputs.clone_items() };
         let mut tensors = {
             let outer = self.cx.enter(owner);
             let result = import(self, fields, &inputs);
@@ -422,16 +431,41 @@ impl Builder {
         Ok(tensors)
     }
 
-    /// Keras casts floating inputs to a layer's compute type.
+    /// Whether a layer takes its inputs in the types they come in.
+    fn leaves_inputs(&self, class: &str) -> bool {
+        const ALWAYS: [&str; 6] =
+            ["Embedding", "CategoryEncoding", "Hashing", "IntegerLookup", "HashedCrossing", "Pipeline"];
+        const KERAS_3: [&str; 3] = ["LayerNormalization", "GroupNormalization", "ReversibleEmbedding"];
+        const KERAS_2: [&str; 3] = ["TFOpLambda", "SlicingOpLambda", "TensorFlowOpLayer"];
+        ALWAYS.contains(&class)
+            || match self.cx.generation {
+                Generation::Three => KERAS_3.contains(&class),
+                Generation::Two => KERAS_2.contains(&class),
+            }
+    }
+
+    /// Keras casts floating inputs to a layer's compute type: Keras 3 all of them and to integers too, Keras 2 those of the first
+    /// argument (to which recurrent layers add their states) and to floating types only.
     fn autocast(&mut self, inputs: &Inputs) -> Out<Inputs> {
         let mut items = inputs.clone_items();
-        let (to, cx) = (self.cx.dtype, &mut self.cx);
+        let (to, generation, cx) = (self.cx.dtype, self.cx.generation, &mut self.cx);
         let mut cast = |t: T| -> Out<T> {
-            let float = cx.g.ty(t.value).dtype.is_float() && to.is_float();
-            Ok(T { value: if float { cx.g.cast(to, t.value)? } else { t.value }, mask: t.mask })
+            let float = cx.g.ty(t.value).dtype.is_float();
+            let casts = float && (to.is_float() || generation == Generation::Three);
+            Ok(T { value: if casts { cx.g.cast(to, t.value)? } else { t.value }, mask: t.mask })
         };
-        items.args.iter_mut().try_for_each(|item| item.map(&mut cast))?;
-        items.kwargs.values_mut().try_for_each(|item| item.map(&mut cast))?;
+        match generation {
+            Generation::Three => {
+                items.args.iter_mut().try_for_each(|item| item.map(&mut cast))?;
+                items.kwargs.values_mut().try_for_each(|item| item.map(&mut cast))?;
+            }
+            Generation::Two => {
+                items.args.iter_mut().take(1).try_for_each(|item| item.map(&mut cast))?;
+                let first = ["inputs", "initial_state"];
+                let named = items.kwargs.iter_mut().filter(|(name, _)| first.contains(&name.as_str()));
+                named.map(|(_, item)| item).try_for_each(|item| item.map(&mut cast))?;
+            }
+        }
         Ok(items)
     }
 }
@@ -559,19 +593,6 @@ pub(super) fn element(name: &str) -> Option<DType> {
         "float64" => DType::F64,
         _ => return None,
     })
-}
-
-/// The dtype a layer's configuration names: a type or a policy.
-fn policy(fields: &Fields<'_>) -> Result<Option<DType>, ImportError> {
-    let Some(at) = fields.opt("dtype") else { return Ok(None) };
-    let name = match at.json {
-        Json::Object(_) => at.require("config")?.require("name")?,
-        _ => at.clone(),
-    };
-    match element(name.str()?) {
-        Some(DType::F16 | DType::BF16) | None => Err(name.unsupported(format!("the dtype policy {}", name.json))),
-        Some(dtype) => Ok(Some(dtype)),
-    }
 }
 
 /// The same graph with the variables in the given order behind the inputs, and ids in the order of definition.

@@ -5,10 +5,11 @@ use intwain_ir::scalar::{Compare, Reduce};
 use intwain_ir::{DType, Trainable, Value};
 
 use super::activations::{Activation, initializer};
-use super::build::Builder;
+use super::build::{Builder, element};
 use super::conv::add_bias;
 use super::cx::{Cx, Out, T, misfit};
 use super::inputs::Inputs;
+use super::merge::common;
 use crate::frontend::cursor::Fields;
 use crate::frontend::init::Initializer;
 use crate::frontend::json::Json;
@@ -63,9 +64,10 @@ pub(super) fn embedding(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -
     fields.neutral("quantization_config", &[])?;
     fields.neutral("sparse", &[Json::Bool(false)])?;
     let cx = &mut b.cx;
-    let table = cx.var("embeddings", &[rows, width], init, Trainable::Yes)?;
+    let table = cx.var_of(cx.variable, "embeddings", &[rows, width], init, Trainable::Yes)?;
     let ids = if cx.g.ty(x).dtype.is_int() { x } else { cx.g.cast(DType::I32, x)? };
     let y = cx.g.push(Take { base: 0 }, &[table, ids])?;
+    let y = cx.g.cast(cx.dtype, y)?;
     let mask = if mask_zero {
         // Of the ids as they are given: 0.5 looks row 0 up and is not masked.
         let ty = cx.g.ty(x).clone();
@@ -81,7 +83,11 @@ pub(super) fn embedding(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -
 pub(super) fn reversible_embedding(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     let tied = fields.bool_or("tie_weights", true)?;
     let cap = fields.opt("logit_soft_cap").map(|at| at.f64()).transpose()?;
-    fields.neutral("reverse_dtype", &[Json::String("float32".to_string())])?;
+    let reverse_dtype = fields.opt("reverse_dtype").map(|at| match element(at.str()?) {
+        Some(dtype) if dtype.is_float() => Ok(dtype),
+        _ => Err(at.expected("a floating type")),
+    });
+    let reverse_dtype = reverse_dtype.transpose()?;
     let rows = fields.require("input_dim")?.positive()?;
     let width = fields.require("output_dim")?.positive()?;
     let reverse = inputs.flag("reverse")?;
@@ -104,12 +110,16 @@ pub(super) fn reversible_embedding(b: &mut Builder, fields: &Fields<'_>, inputs:
     let cx = &mut b.cx;
     let table = cx.var("embeddings", &[rows, width], init(fields)?, Trainable::Yes)?;
     let last = cx.axis(-1, cx.rank(x.value))?;
-    let mut y = if tied {
-        cx.g.push(Contract { batch: vec![], contract: vec![(last, 1)] }, &[x.value, table])?
-    } else {
-        let back = cx.var("reverse_embeddings", &[width, rows], init(fields)?, Trainable::Yes)?;
-        cx.g.matmul(x.value, back)?
+    let (kernel, dim) = match tied {
+        true => (table, 1),
+        false => (cx.var("reverse_embeddings", &[width, rows], init(fields)?, Trainable::Yes)?, 0),
     };
+    let dtype = match reverse_dtype {
+        Some(dtype) => cx.float.unwrap_or(dtype),
+        None => common(cx, [x.value, kernel]),
+    };
+    let (x, kernel) = (cx.g.cast(dtype, x.value)?, cx.g.cast(dtype, kernel)?);
+    let mut y = cx.g.push(Contract { batch: vec![], contract: vec![(last, dim)] }, &[x, kernel])?;
     if let Some(cap) = cap {
         let ty = cx.g.ty(y).clone();
         let cap = cx.g.full(ty.dtype, cap, &ty.shape)?;

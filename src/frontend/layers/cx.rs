@@ -11,6 +11,8 @@ use crate::frontend::forms::Form;
 use crate::frontend::init::Initializer;
 use crate::frontend::weights::{Channels, Slot, VarSpec, VarTree};
 
+use super::policy::{Policies, Policy};
+
 /// A tensor of the model with the mask Keras would carry along with it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct T {
@@ -104,6 +106,10 @@ pub(crate) struct Cx {
     pub(crate) dtype: DType,
     /// Tensors and the masks that were taken off them.
     taken_off: BTreeSet<(Value, Value)>,
+    /// The type that the current layer's variables are held in.
+    pub(crate) variable: DType,
+    /// Policies of the current layer's sublayers, where it has a map of them.
+    sublayers: Option<Policies>,
     owners: Vec<Owner>,
     owner: OwnerId,
 }
@@ -128,7 +134,8 @@ impl Cx {
         };
         let dtype = float.unwrap_or(DType::F32);
         let (g, taken_off) = (Graph::new(name), BTreeSet::new());
-        Cx { g, generation, float, dtype, taken_off, owners: vec![root], owner: 0 }
+        let (variable, sublayers, owners) = (dtype, None, vec![root]);
+        Cx { g, generation, float, dtype, variable, sublayers, taken_off, owners, owner: 0 }
     }
 
     /// The owner of what is declared now.
@@ -177,10 +184,41 @@ impl Cx {
 
     /// Makes another owner the current one and gives the one before.
     pub(crate) fn enter(&mut self, owner: OwnerId) -> OwnerId {
-        std::mem::replace(&mut self.owner, owner)
+        let outer = std::mem::replace(&mut self.owner, owner);
+        if let Some(policies) = &self.sublayers {
+            let policy = policies.of(&self.owners[owner].path).in_float(self.float);
+            self.use_policy(policy);
+        }
+        outer
     }
 
-    /// A variable of the current owner; the same one when a shared layer is called again.
+    /// The policies that hold, to be put back after a layer.
+    pub(crate) fn policies(&self) -> (Policy, Option<Policies>) {
+        (Policy { compute: self.dtype, variable: self.variable }, self.sublayers.clone())
+    }
+
+    /// Puts back what [`Cx::policies`] gave.
+    pub(crate) fn set_outer_policies(&mut self, (policy, sublayers): (Policy, Option<Policies>)) {
+        self.use_policy(policy);
+        self.sublayers = sublayers;
+    }
+
+    /// Makes a layer's policies those that hold.
+    pub(crate) fn set_policies(&mut self, policies: Policies) {
+        self.use_policy(policies.own().in_float(self.float));
+        self.sublayers = Some(policies).filter(Policies::is_map);
+    }
+
+    /// Makes a cell's policy the one that holds.
+    pub(crate) fn set_policy(&mut self, policy: Policy) {
+        self.use_policy(policy.in_float(self.float));
+    }
+
+    fn use_policy(&mut self, policy: Policy) {
+        (self.dtype, self.variable) = (policy.compute, policy.variable);
+    }
+
+    /// A variable of the current owner, in the type that the layer computes in; the same one when a shared layer is called again.
     pub(crate) fn var(
         &mut self,
         name: &str,
@@ -188,10 +226,27 @@ impl Cx {
         initializer: Initializer,
         trainable: Trainable,
     ) -> Out<Value> {
-        self.var_of(self.dtype, name, shape, initializer, trainable)
+        let held = self.var_of(self.variable, name, shape, initializer, trainable)?;
+        match self.dtype.is_float() && self.variable.is_float() {
+            true => Ok(self.g.cast(self.dtype, held)?),
+            false => Ok(held),
+        }
     }
 
-    /// A variable of a type of its own.
+    /// A variable that Keras does not cast to what the layer computes in, in another type.
+    pub(crate) fn var_as(
+        &mut self,
+        dtype: DType,
+        name: &str,
+        shape: &[usize],
+        initializer: Initializer,
+        trainable: Trainable,
+    ) -> Out<Value> {
+        let held = self.var_of(self.variable, name, shape, initializer, trainable)?;
+        Ok(self.g.cast(dtype, held)?)
+    }
+
+    /// A variable in a type of its own, which it is used in too.
     pub(crate) fn var_of(
         &mut self,
         dtype: DType,
@@ -291,6 +346,20 @@ impl Cx {
     /// A tensor's rank.
     pub(crate) fn rank(&self, x: Value) -> usize {
         self.g.shape(x).len()
+    }
+
+    /// A floating tensor in the type that statistics of it are computed in, at least f32; others in the layer's.
+    pub(crate) fn for_statistics(&mut self, x: Value) -> Out<Value> {
+        let dtype = self.g.ty(x).dtype;
+        let dtype = if dtype.is_float() { dtype } else { self.dtype };
+        Ok(self.g.cast(dtype.accumulator(), x)?)
+    }
+
+    /// What was computed for [`Cx::for_statistics`] of `x`, rounded as Keras does: to the type of `x`, then to the layer's.
+    pub(crate) fn of_statistics(&mut self, y: Value, x: Value) -> Out<Value> {
+        let dtype = self.g.ty(x).dtype;
+        let y = if dtype.is_float() { self.g.cast(dtype, y)? } else { y };
+        Ok(self.g.cast(self.dtype, y)?)
     }
 
     /// A tensor in the layer's floating type.

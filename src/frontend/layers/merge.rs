@@ -139,8 +139,13 @@ fn aligned(cx: &mut Cx, tensors: &[T]) -> Out<Vec<Value>> {
 /// The type operands of several types have in common: a float before an integer, else the widest.
 pub(super) fn common(cx: &Cx, values: impl IntoIterator<Item = Value>) -> DType {
     let rank = |d: DType| (d.is_float(), d != DType::Bool, d.size());
-    let types = values.into_iter().map(|v| cx.g.ty(v).dtype);
-    types.max_by_key(|d| rank(*d)).unwrap_or(DType::F32)
+    let types: Vec<DType> = values.into_iter().map(|v| cx.g.ty(v).dtype).collect();
+    match types.iter().copied().max_by_key(|d| rank(*d)) {
+        // Neither of the two holds the other's values.
+        Some(DType::F16 | DType::BF16) if types.contains(&DType::F16) && types.contains(&DType::BF16) => DType::F32,
+        Some(dtype) => dtype,
+        None => DType::F32,
+    }
 }
 
 fn fold(cx: &mut Cx, tensors: &[T], function: Binary) -> Out<Value> {

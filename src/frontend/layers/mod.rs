@@ -19,6 +19,7 @@ mod merge;
 mod norm;
 mod ops;
 mod order;
+mod policy;
 mod pool;
 mod recurrent;
 mod rows;

@@ -10,6 +10,7 @@ use super::cx::{Cx, Out, T, misfit, unsupported};
 use super::inputs::Inputs;
 use crate::frontend::cursor::{At, Fields};
 use crate::frontend::error::ImportError;
+use crate::frontend::file::Generation;
 use crate::frontend::init::Initializer;
 use crate::frontend::json::Json;
 
@@ -43,7 +44,7 @@ pub(super) fn batch(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Ou
     let (center, scale) = (fields.bool_or("center", true)?, fields.bool_or("scale", true)?);
     let &[axis] = axes(fields, -1)?.as_slice() else { return Err(unsupported("normalisation over several axes")) };
     let dim = b.cx.axis(axis, b.cx.rank(x.value))?;
-    let value = b.cx.floating(x.value)?;
+    let value = b.cx.for_statistics(x.value)?;
     let channels = b.cx.dims(value)[dim];
     let read = |key, default| initializer(fields, key, default);
     let (gamma_init, beta_init) =
@@ -51,13 +52,19 @@ pub(super) fn batch(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Ou
     let mean_init = read("moving_mean_initializer", Initializer::ZEROS)?;
     let variance_init = read("moving_variance_initializer", Initializer::ONES)?;
     let cx = &mut b.cx;
-    let gamma = if scale { Some(cx.var("gamma", &[channels], gamma_init, Trainable::Yes)?) } else { None };
-    let beta = if center { Some(cx.var("beta", &[channels], beta_init, Trainable::Yes)?) } else { None };
-    let mean = cx.var("moving_mean", &[channels], mean_init, Trainable::Frozen)?;
-    let variance = cx.var("moving_variance", &[channels], variance_init, Trainable::Frozen)?;
+    // Keras 2 holds them in at least f32.
+    if cx.generation == Generation::Two {
+        cx.variable = cx.variable.accumulator();
+    }
+    let dtype = cx.g.ty(value).dtype;
+    let mut var = |name, init, trainable| cx.var_as(dtype, name, &[channels], init, trainable);
+    let gamma = if scale { Some(var("gamma", gamma_init, Trainable::Yes)?) } else { None };
+    let beta = if center { Some(var("beta", beta_init, Trainable::Yes)?) } else { None };
+    let mean = var("moving_mean", mean_init, Trainable::Frozen)?;
+    let variance = var("moving_variance", variance_init, Trainable::Frozen)?;
 
     let shape = Shape::from([channels]);
-    let epsilon = cx.g.full(cx.dtype, epsilon, &shape)?;
+    let epsilon = cx.g.full(dtype, epsilon, &shape)?;
     let sum = cx.g.add(variance, epsilon)?;
     let mut factor = cx.g.unary(Unary::Rsqrt, sum)?;
     if let Some(gamma) = gamma {
@@ -70,7 +77,8 @@ pub(super) fn batch(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Ou
     };
     let (factor, shift) = (along(cx, factor, value, dim)?, along(cx, shift, value, dim)?);
     let scaled = cx.g.mul(value, factor)?;
-    Ok(vec![T { value: cx.g.add(scaled, shift)?, mask: x.mask }])
+    let y = cx.g.add(scaled, shift)?;
+    Ok(vec![T { value: cx.g.cast(cx.dtype, y)?, mask: x.mask }])
 }
 
 pub(super) fn layer(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
@@ -79,7 +87,7 @@ pub(super) fn layer(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Ou
     let epsilon = fields.f64_or("epsilon", 1e-3)?;
     let (center, scale) = (fields.bool_or("center", true)?, fields.bool_or("scale", true)?);
     let rms = fields.bool_or("rms_scaling", false)?;
-    let value = b.cx.floating(x.value)?;
+    let value = b.cx.for_statistics(x.value)?;
     let rank = b.cx.rank(value);
     let mut dims = axes(fields, -1)?.iter().map(|&a| b.cx.axis(a, rank)).collect::<Out<Vec<_>>>()?;
     dims.sort_unstable();
@@ -87,9 +95,10 @@ pub(super) fn layer(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Ou
     let gamma_init = initializer(fields, "gamma_initializer", Initializer::ONES)?;
     let beta_init = initializer(fields, "beta_initializer", Initializer::ZEROS)?;
     let cx = &mut b.cx;
+    let dtype = cx.g.ty(value).dtype;
     // With RMS scaling there is a scale whatever the configuration says, and no offset.
-    let gamma = if scale || rms { Some(cx.var("gamma", &shape, gamma_init, Trainable::Yes)?) } else { None };
-    let beta = if center && !rms { Some(cx.var("beta", &shape, beta_init, Trainable::Yes)?) } else { None };
+    let gamma = if scale || rms { Some(cx.var_as(dtype, "gamma", &shape, gamma_init, Trainable::Yes)?) } else { None };
+    let beta = if center && !rms { Some(cx.var_as(dtype, "beta", &shape, beta_init, Trainable::Yes)?) } else { None };
     let mut y = if rms {
         // The variance is about the mean; what is scaled is the input.
         let standard = variance(cx, value, &dims)?;
@@ -106,7 +115,7 @@ pub(super) fn layer(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Ou
         let beta = cx.g.broadcast(beta, &full, &dims)?;
         y = cx.g.add(y, beta)?;
     }
-    Ok(vec![T { value: y, mask: x.mask }])
+    Ok(vec![T { value: cx.of_statistics(y, x.value)?, mask: x.mask }])
 }
 
 fn mean(cx: &mut Cx, x: Value, dims: &[usize]) -> Out<Value> {
@@ -136,19 +145,21 @@ fn scaled_by_rsqrt(cx: &mut Cx, x: Value, moment: Value, epsilon: f64) -> Out<Va
 pub(super) fn rms(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     let x = inputs.one()?;
     let epsilon = fields.f64_or("epsilon", 1e-6)?;
-    let value = b.cx.floating(x.value)?;
+    let value = b.cx.for_statistics(x.value)?;
     let rank = b.cx.rank(value);
     let mut dims = axes(fields, -1)?.iter().map(|&a| b.cx.axis(a, rank)).collect::<Out<Vec<_>>>()?;
     dims.sort_unstable();
     let shape: Vec<usize> = dims.iter().map(|&d| b.cx.dims(value)[d]).collect();
     let cx = &mut b.cx;
     let scale = cx.var("scale", &shape, Initializer::ONES, Trainable::Yes)?;
+    let scale = cx.for_statistics(scale)?;
     let square = cx.g.mul(value, value)?;
     let moment = mean(cx, square, &dims)?;
     let y = scaled_by_rsqrt(cx, value, moment, epsilon)?;
     let full = cx.g.shape(y).clone();
     let scale = cx.g.broadcast(scale, &full, &dims)?;
-    Ok(vec![cx.g.mul(y, scale)?.into()])
+    let y = cx.g.mul(y, scale)?;
+    Ok(vec![cx.of_statistics(y, x.value)?.into()])
 }
 
 /// Channels in groups; statistics over a group and all of space.
@@ -158,7 +169,7 @@ pub(super) fn group(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Ou
     let epsilon = fields.f64_or("epsilon", 1e-3)?;
     let (center, scale) = (fields.bool_or("center", true)?, fields.bool_or("scale", true)?);
     let &[axis] = axes(fields, -1)?.as_slice() else { return Err(unsupported("normalisation over several axes")) };
-    let value = b.cx.floating(x.value)?;
+    let value = b.cx.for_statistics(x.value)?;
     let dim = b.cx.axis(axis, b.cx.rank(value))?;
     let shape = b.cx.dims(value);
     let channels = shape[dim];
@@ -172,8 +183,9 @@ pub(super) fn group(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Ou
     let gamma_init = initializer(fields, "gamma_initializer", Initializer::ONES)?;
     let beta_init = initializer(fields, "beta_initializer", Initializer::ZEROS)?;
     let cx = &mut b.cx;
-    let gamma = if scale { Some(cx.var("gamma", &[channels], gamma_init, Trainable::Yes)?) } else { None };
-    let beta = if center { Some(cx.var("beta", &[channels], beta_init, Trainable::Yes)?) } else { None };
+    let dtype = cx.g.ty(value).dtype;
+    let gamma = if scale { Some(cx.var_as(dtype, "gamma", &[channels], gamma_init, Trainable::Yes)?) } else { None };
+    let beta = if center { Some(cx.var_as(dtype, "beta", &[channels], beta_init, Trainable::Yes)?) } else { None };
     let mut split = shape.clone();
     split.splice(dim..=dim, [groups, channels / groups]);
     let grouped = cx.g.reshape(value, &Shape::from(split.clone()))?;
@@ -188,7 +200,7 @@ pub(super) fn group(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Ou
         let beta = along(cx, beta, y, dim)?;
         y = cx.g.add(y, beta)?;
     }
-    Ok(vec![T { value: y, mask: x.mask }])
+    Ok(vec![T { value: cx.of_statistics(y, x.value)?, mask: x.mask }])
 }
 
 /// x·min(1/‖x‖, 10¹²): a zero vector stays zero.

@@ -52,6 +52,9 @@ fn pool(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize, functio
         input_dilation: vec![1; n],
     };
     let cx = &mut b.cx;
+    let dtype = cx.g.ty(x).dtype;
+    // An average is rounded once, behind the division.
+    let x = if function == Reduce::Sum { cx.g.cast(dtype.accumulator(), x)? } else { x };
     let mut y = cx.g.push(op.clone(), &[x])?;
     if function == Reduce::Sum {
         let ty = cx.g.ty(y).clone();
@@ -65,6 +68,7 @@ fn pool(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize, functio
             cx.g.broadcast_to(count, &ty.shape)?
         };
         y = cx.g.div(y, count)?;
+        y = cx.g.cast(dtype, y)?;
     }
     Ok(vec![format.of_last(cx, y)?.into()])
 }
@@ -88,6 +92,7 @@ fn global(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, function: Reduc
         )));
     }
     let dims = spatial(format, rank);
+    let x = if function == Reduce::Sum { b.cx.for_statistics(x)? } else { x };
     let y = reduced(&mut b.cx, function, x, &dims, keep)?;
     Ok((y, dims, keep))
 }
@@ -104,7 +109,8 @@ pub(super) fn global_average(b: &mut Builder, fields: &Fields<'_>, inputs: &Inpu
     let shape = b.cx.dims(inputs.one()?.value);
     let (sum, dims, _) = global(b, fields, inputs, Reduce::Sum)?;
     let count: usize = dims.iter().map(|&d| shape[d]).product();
-    Ok(vec![divide(&mut b.cx, sum, count as f64)?.into()])
+    let y = divide(&mut b.cx, sum, count as f64)?;
+    Ok(vec![b.cx.g.cast(b.cx.dtype, y)?.into()])
 }
 
 fn divide(cx: &mut Cx, x: Value, by: f64) -> Out<Value> {
@@ -121,13 +127,15 @@ pub(super) fn global_average_1d(b: &mut Builder, fields: &Fields<'_>, inputs: &I
     let keep = fields.bool_or("keepdims", false)?;
     let cx = &mut b.cx;
     let steps = spatial(format, 3)[0];
-    let ty = cx.g.ty(x.value).clone();
+    let value = cx.for_statistics(x.value)?;
+    let ty = cx.g.ty(value).clone();
     let mask = cx.g.cast(ty.dtype, mask)?;
     let wide = cx.g.broadcast(mask, &ty.shape, &[0, steps])?;
-    let masked = cx.g.mul(x.value, wide)?;
+    let masked = cx.g.mul(value, wide)?;
     let sum = reduced(cx, Reduce::Sum, masked, &[steps], keep)?;
     let count = reduced(cx, Reduce::Sum, wide, &[steps], keep)?;
-    Ok(vec![cx.g.div(sum, count)?.into()])
+    let y = cx.g.div(sum, count)?;
+    Ok(vec![cx.g.cast(cx.dtype, y)?.into()])
 }
 
 /// Reads sizes for image layers.

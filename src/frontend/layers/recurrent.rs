@@ -11,9 +11,10 @@ use intwain_ir::{DType, Graph, Rows, Shape, Type, Value};
 use super::build::Builder;
 use super::cells::{Cell, Family, Variables};
 use super::conv::add_bias;
-use super::cx::{Cx, Out, T, misfit};
+use super::cx::{Cx, Out, T, misfit, unsupported};
 use super::inputs::Inputs;
 use super::masks::heeded;
+use super::policy::{Policies, Policy};
 use crate::frontend::cursor::{At, Fields};
 use crate::frontend::error::ImportErrorKind;
 use crate::frontend::json::Json;
@@ -54,7 +55,8 @@ pub(super) fn rnn(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out 
     let class = at.require("class_name")?;
     let config = at.require("config")?;
     if class.str()? != "StackedRNNCells" {
-        let place = place(b, &at, Slot::Attribute("cell"))?;
+        let (place, policy) = place(b, &at, Slot::Attribute("cell"))?;
+        b.cx.set_policy(policy);
         return walk(b, fields, inputs, vec![place]);
     }
     let stack = config.fields()?;
@@ -65,13 +67,18 @@ pub(super) fn rnn(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out 
         return Err(unknown.into());
     }
     let places = cells.iter().map(|cell| place(b, cell, Slot::Listed("cells"))).collect::<Out<Vec<_>>>()?;
+    let (places, policies): (Vec<Place>, Vec<Policy>) = places.into_iter().unzip();
+    match policies.as_slice() {
+        [policy, others @ ..] if others.iter().all(|p| p == policy) => b.cx.set_policy(*policy),
+        _ => return Err(unsupported("stacked cells of several dtype policies")),
+    }
     let part = b.cx.part(Slot::Attribute("cell"), "StackedRNNCells", &name, true);
     let outer = b.cx.owner();
     walk_in(b, fields, inputs, places, (part, outer))
 }
 
 /// Reads a cell by its class.
-fn place(b: &Builder, at: &At<'_>, slot: Slot) -> Out<Place> {
+fn place(b: &Builder, at: &At<'_>, slot: Slot) -> Out<(Place, Policy)> {
     let class = at.require("class_name")?;
     let Some(family) = Family::of_cell(class.str()?) else {
         let known = ["LSTMCell", "GRUCell", "SimpleRNNCell", "StackedRNNCells"];
@@ -80,13 +87,14 @@ fn place(b: &Builder, at: &At<'_>, slot: Slot) -> Out<Place> {
         return Err(at.error(kind).into());
     };
     let fields = at.require("config")?.fields()?;
-    fields.irrelevant(&["trainable", "dtype"]);
+    fields.irrelevant(&["trainable"]);
+    let policy = Policies::read(&fields)?;
     let cell = Cell::read(b, &fields, family)?;
     let (class, usual) = family.cell();
     let name = fields.opt("name").map_or(Ok(usual), |n| n.str())?.to_string();
     match fields.finish().into_iter().next() {
         Some(unknown) => Err(unknown.into()),
-        None => Ok(Place { cell, slot, class, name }),
+        None => Ok((Place { cell, slot, class, name }, policy.own())),
     }
 }
 
