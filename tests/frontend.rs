@@ -465,10 +465,11 @@ fn layers_that_cannot_be_imported_are_all_listed() {
         larger,
         "m.json: $.config.layers[1].config.units \"a\": is 1099511627776; expected an integer from 1 to 2^29"
     );
-    let policy = report(&[layer("Dense", r#""name": "a", "units": 3, "dtype": "mixed_float16""#)]);
+    let policy = report(&[layer("Dense", r#""name": "a", "units": 3, "dtype": "int8_from_float32""#)]);
     assert_eq!(
         policy,
-        "m.json: $.config.layers[1].config.dtype \"a\": the dtype policy \"mixed_float16\" is not supported"
+        "m.json: $.config.layers[1].config.dtype \"a\": the quantised dtype policy `int8_from_float32` is not supported\n  \
+         help: save the model as it was before `quantize`, with its floating-point weights"
     );
 }
 
