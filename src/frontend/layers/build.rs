@@ -440,7 +440,7 @@ impl Builder {
         ALWAYS.contains(&class)
             || match self.cx.generation {
                 Generation::Three => KERAS_3.contains(&class),
-                Generation::Two => KERAS_2.contains(&class),
+                Generation::One | Generation::Two => KERAS_2.contains(&class),
             }
     }
 
@@ -459,7 +459,7 @@ impl Builder {
                 items.args.iter_mut().try_for_each(|item| item.map(&mut cast))?;
                 items.kwargs.values_mut().try_for_each(|item| item.map(&mut cast))?;
             }
-            Generation::Two => {
+            Generation::One | Generation::Two => {
                 items.args.iter_mut().take(1).try_for_each(|item| item.map(&mut cast))?;
                 let first = ["inputs", "initial_state"];
                 let named = items.kwargs.iter_mut().filter(|(name, _)| first.contains(&name.as_str()));
