@@ -70,7 +70,7 @@ impl Model {
         let architecture = frontend::architecture_text(&file);
         let source = match &options.weights {
             Some(weights) => Some(frontend::open_weights(weights)?),
-            None if file.weights.is_none() && file.format != Format::Json => {
+            None if file.weights.is_none() && matches!(file.format, Format::Archive | Format::WholeH5) => {
                 let why = "model.weights.h5 is missing; give the weights with --weights".into();
                 return Err(ImportErrors::one(path, ImportErrorKind::Damaged { format: "Keras", why }).into());
             }

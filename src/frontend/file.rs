@@ -12,6 +12,7 @@ use super::hdf5::H5;
 use super::json::Json;
 use super::keras1::is_keras_0;
 use super::source::{Naming, WeightSource};
+use super::tfjs::{self, Document, Manifest};
 
 /// Architecture text above this is no architecture.
 const MAX_TEXT: u64 = 1 << 30;
@@ -25,6 +26,8 @@ pub enum Format {
     Archive,
     /// A whole-model HDF5 file.
     WholeH5,
+    /// `model.json` of TensorFlow.js.
+    TensorFlowJs,
 }
 
 /// The generation of Keras that wrote a file.
@@ -85,15 +88,26 @@ fn content(bytes: &[u8]) -> Content {
 /// Opens a model file of any supported format.
 pub fn open_model(path: &Path) -> Result<ModelFile, ImportErrors> {
     let bytes = FileBytes::open(path).map_err(|e| ImportErrors::one(path, e.into()))?;
-    open_model_bytes(path, bytes)
+    open_with(path, bytes, Neighbours::Read)
 }
 
-/// Opens a model file that lies in memory; `path` is for messages.
+/// Opens a model file that lies in memory; `path` is for messages. Weights in other files are not looked for.
 pub fn open_model_bytes(path: &Path, bytes: FileBytes) -> Result<ModelFile, ImportErrors> {
+    open_with(path, bytes, Neighbours::None)
+}
+
+/// Whether there are files beside the model's.
+#[derive(Clone, Copy)]
+enum Neighbours {
+    Read,
+    None,
+}
+
+fn open_with(path: &Path, bytes: FileBytes, neighbours: Neighbours) -> Result<ModelFile, ImportErrors> {
     let opened = match content(&bytes) {
         Content::Zip => from_archive(path, bytes),
         Content::Hdf5 => from_hdf5(path, bytes),
-        Content::Text => from_text(path, &bytes),
+        Content::Text => from_text(path, &bytes, neighbours),
         Content::Npy => Err(weights_only("an npy array")),
         Content::Safetensors => Err(weights_only("a safetensors file")),
     };
@@ -122,9 +136,18 @@ fn open_weights_bytes(path: &Path, bytes: FileBytes) -> Result<WeightSource, Imp
         Content::Hdf5 => hdf5_weights(H5::open(path, bytes)?),
         Content::Safetensors => Ok(WeightSource::safetensors(SafetensorsFile::from_bytes(path, bytes)?)),
         Content::Text if text(&bytes).is_ok_and(|t| t.contains("\"weight_map\"")) => shards(path, &text(&bytes)?),
+        Content::Text if text(&bytes).is_ok_and(|t| t.contains("\"weightsManifest\"")) => {
+            let json = Json::parse(&text(&bytes)?)?;
+            let manifest = json.get("weightsManifest").unwrap_or(&Json::Null);
+            let missing = || ImportErrorKind::Damaged {
+                format: "TensorFlow.js weights",
+                why: "none of the files that its `weightsManifest` lists is there".to_string(),
+            };
+            Ok(WeightSource::manifest(Manifest::open(path, manifest)?.ok_or_else(missing)?))
+        }
         Content::Npy | Content::Text => Err(ImportErrorKind::Format {
             what: "neither HDF5, npz, safetensors nor a .keras archive".to_string(),
-            remedy: "give weights as .weights.h5, .h5, .npz or .safetensors",
+            remedy: "give weights as .weights.h5, .h5, .npz, .safetensors or the model.json of TensorFlow.js",
         }),
     }
 }
@@ -154,31 +177,42 @@ fn shards(path: &Path, index: &str) -> Result<WeightSource, ImportErrorKind> {
     Ok(WeightSource::shards(path, opened)?)
 }
 
-fn from_text(path: &Path, bytes: &[u8]) -> Result<ModelFile, ImportErrorKind> {
+fn from_text(path: &Path, bytes: &[u8], neighbours: Neighbours) -> Result<ModelFile, ImportErrorKind> {
     let text = text(bytes)?;
     let json = Json::parse(&text).map_err(|error| no_json(&text, error))?;
-    let json = whole(json);
-    if json.get("modelTopology").is_some_and(|graph| graph.get("node").is_some()) {
-        let what = "it is a TensorFlow.js graph model, whose operations are TensorFlow's and not Keras layers";
-        return Err(ImportErrorKind::NotAModel { what: what.to_string() });
+    let (mut document, format) = match tfjs::is_document(&json) {
+        true => (tfjs::document(json)?, Format::TensorFlowJs),
+        false => (plain(json), Format::Json),
+    };
+    document.architecture = whole(document.architecture);
+    let version = document.version;
+    if version.as_deref().is_some_and(tfjs::is_own_version) {
+        tfjs::as_keras(&mut document.architecture);
     }
-    if json.get("modelTopology").is_some() || json.get("model_config").is_some() {
-        return Err(ImportErrorKind::Format {
-            what: "a TensorFlow.js layers model".to_string(),
-            remedy: "convert it with tensorflowjs_converter to a Keras .h5 file",
-        });
-    }
-    let version = json.get("keras_version").and_then(Json::as_str).map(str::to_string);
-    let generation = generation(&json, version.as_deref())?;
+    let generation = generation(&document.architecture, version.as_deref())?;
+    let weights = match (&document.manifest, neighbours) {
+        (Some(manifest), Neighbours::Read) => Manifest::open(path, manifest)?.map(WeightSource::manifest),
+        (Some(_), Neighbours::None) | (None, _) => None,
+    };
     Ok(ModelFile {
         path: path.to_path_buf(),
-        format: Format::Json,
+        format,
         generation,
         keras_version: version,
-        compile_config: json.get("compile_config").filter(|c| **c != Json::Null).cloned(),
-        architecture: json,
-        weights: None,
+        architecture: document.architecture,
+        compile_config: document.training,
+        weights,
     })
+}
+
+/// A document that is the architecture.
+fn plain(json: Json) -> Document {
+    Document {
+        version: json.get("keras_version").and_then(Json::as_str).map(str::to_string),
+        training: json.get("compile_config").filter(|c| **c != Json::Null).cloned(),
+        architecture: json,
+        manifest: None,
+    }
 }
 
 /// The architecture as a file of its own, that reads as the same model.
@@ -387,12 +421,6 @@ fn generation(json: &Json, version: Option<&str>) -> Result<Generation, ImportEr
     };
     let config = json.get("config").ok_or_else(|| not("it has no `config`"))?;
     match version {
-        Some(v) if v.starts_with("tfjs") => {
-            return Err(ImportErrorKind::Format {
-                what: format!("a TensorFlow.js layers model ({v})"),
-                remedy: "convert it with tensorflowjs_converter to a Keras .h5 file",
-            });
-        }
         Some(v) if v == "1" || v.starts_with("1.") || v.starts_with("0.") => return Ok(Generation::One),
         Some(v) if v.starts_with("3.") => return Ok(Generation::Three),
         Some(_) => return Ok(Generation::Two),

@@ -19,6 +19,7 @@ mod model;
 mod names;
 mod random;
 mod source;
+mod tfjs;
 mod weights;
 mod wiring;
 

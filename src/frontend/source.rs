@@ -7,6 +7,7 @@ use indexmap::IndexMap;
 use crate::arrays::{Array, ArrayError, ArrayErrorKind, DType, Npz, SafetensorsFile};
 
 use super::hdf5::H5;
+use super::tfjs::Manifest;
 
 /// How a weight file names what it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub enum Naming {
     },
     /// By variable path, `outer/dense/kernel`.
     Path,
+    /// TensorFlow.js: by the layer's name, `dense/kernel`, each layer's tensors in Keras's order.
+    Layer,
 }
 
 /// An opened weight file. Tensors are read one by one, when they are asked for.
@@ -40,6 +43,7 @@ enum Store {
     },
     Npz(Npz),
     Safetensors(SafetensorsFile),
+    Manifest(Manifest),
 }
 
 impl WeightSource {
@@ -64,6 +68,10 @@ impl WeightSource {
         WeightSource { naming: Naming::Path, store: Store::Safetensors(file) }
     }
 
+    pub(super) fn manifest(manifest: Manifest) -> WeightSource {
+        WeightSource { naming: Naming::Layer, store: Store::Manifest(manifest) }
+    }
+
     /// How the file names what it holds.
     pub fn naming(&self) -> &Naming {
         &self.naming
@@ -76,6 +84,7 @@ impl WeightSource {
             Store::Shards { index, .. } => index,
             Store::Npz(npz) => npz.path(),
             Store::Safetensors(file) => file.path(),
+            Store::Manifest(manifest) => manifest.path(),
         }
     }
 
@@ -83,7 +92,7 @@ impl WeightSource {
     pub(crate) fn as_hdf5(&self) -> Option<&H5> {
         match &self.store {
             Store::Hdf5(h5) => Some(h5),
-            Store::Shards { .. } | Store::Npz(_) | Store::Safetensors(_) => None,
+            Store::Shards { .. } | Store::Npz(_) | Store::Safetensors(_) | Store::Manifest(_) => None,
         }
     }
 
@@ -94,6 +103,7 @@ impl WeightSource {
             Store::Shards { keys, .. } => keys.keys().cloned().collect(),
             Store::Npz(npz) => npz.names().map(str::to_string).collect(),
             Store::Safetensors(file) => file.names().map(str::to_string).collect(),
+            Store::Manifest(manifest) => manifest.names().map(str::to_string).collect(),
         })
     }
 
@@ -103,6 +113,7 @@ impl WeightSource {
             Store::Shards { files, keys, .. } => files[*keys.get(key)?].info(key),
             Store::Npz(npz) => npz.info(key).map(|(dtype, shape)| (dtype, shape.to_vec())),
             Store::Safetensors(file) => file.info(key).map(|(dtype, shape)| (dtype, shape.to_vec())),
+            Store::Manifest(manifest) => manifest.info(key).map(|(dtype, shape)| (dtype, shape.to_vec())),
         }
     }
 
@@ -120,7 +131,7 @@ impl WeightSource {
     fn shard(&self, key: &str) -> Result<&H5, ArrayError> {
         let found = match &self.store {
             Store::Shards { files, keys, .. } => keys.get(key).map(|i| &files[*i]),
-            Store::Hdf5(_) | Store::Npz(_) | Store::Safetensors(_) => None,
+            Store::Hdf5(_) | Store::Npz(_) | Store::Safetensors(_) | Store::Manifest(_) => None,
         };
         found.ok_or_else(|| ArrayErrorKind::Missing.in_member(self.path(), key))
     }
@@ -132,6 +143,7 @@ impl WeightSource {
             Store::Shards { .. } => self.shard(key)?.read(key),
             Store::Npz(npz) => npz.read(key),
             Store::Safetensors(file) => file.read(key),
+            Store::Manifest(manifest) => manifest.read(key),
         }
     }
 
@@ -140,6 +152,7 @@ impl WeightSource {
         match &self.store {
             Store::Hdf5(h5) => h5.read_rows(key, start, end),
             Store::Shards { .. } => self.shard(key)?.read_rows(key, start, end),
+            Store::Manifest(manifest) => manifest.read_rows(key, start, end),
             Store::Npz(_) | Store::Safetensors(_) => {
                 let whole = self.read(key)?;
                 let rows = whole.shape().first().copied().unwrap_or(0);

@@ -143,6 +143,7 @@ pub fn assign(tree: &VarTree, source: &WeightSource) -> Result<Vec<Origin>, Vec<
         Naming::Position => one_each(tree, by_position(tree, source)?, source),
         Naming::Topology { root } => by_topology(tree, source, root)?,
         Naming::Path => one_each(tree, by_path(tree, source)?, source),
+        Naming::Layer => by_layer(tree, source)?,
     };
     let mut problems = Vec::new();
     for (visited, origin) in tree.visit(true).iter().zip(&origins) {
@@ -431,6 +432,90 @@ fn by_topology(tree: &VarTree, source: &WeightSource, root: &str) -> Result<Vec<
         }
     }
     if problems.is_empty() { Ok(origins) } else { Err(problems) }
+}
+
+/// A layer that is no model, with whether everything around it trains.
+struct Leaf<'t> {
+    layer: &'t VarTree,
+    name: &'t str,
+    trains: bool,
+}
+
+fn leaves<'t>(model: &'t VarTree, outer_trains: bool, found: &mut Vec<Leaf<'t>>) {
+    let trains = outer_trains && model.trainable;
+    for layer in &model.parts {
+        if matches!(&*layer.class, "Functional" | "Sequential" | "Model") {
+            leaves(layer, trains, found);
+        } else if !layer.flatten().is_empty() {
+            let name = layer.path.strip_prefix(&*model.path).unwrap_or(&layer.path).trim_start_matches('/');
+            found.push(Leaf { layer, name, trains });
+        }
+    }
+}
+
+/// No name that Keras makes has more parts.
+const MAX_PARTS: usize = 64;
+
+/// TensorFlow.js names a tensor by its layer, with scopes before and cells behind it. Files it wrote itself have Keras's
+/// order of weights, converted ones are ordered by layer; each layer's own tensors are in Keras's order in both.
+fn by_layer(tree: &VarTree, source: &WeightSource) -> Result<Vec<Origin>, Vec<ImportError>> {
+    let mut layers = Vec::new();
+    leaves(tree, true, &mut layers);
+    // `None` where several layers have the name.
+    let mut named: BTreeMap<&str, Option<usize>> = BTreeMap::new();
+    for (i, leaf) in layers.iter().enumerate() {
+        named.entry(leaf.name).and_modify(|known| *known = None).or_insert(Some(i));
+    }
+    // Whole paths tell apart what names do not.
+    named.extend(layers.iter().enumerate().map(|(i, leaf)| (&*leaf.layer.path, Some(i))));
+    let mut keys: Vec<Vec<String>> = vec![Vec::new(); layers.len()];
+    let (mut unknown, mut problems) = (Vec::new(), Vec::new());
+    for key in source.keys().map_err(array_error)? {
+        match layer_of(&key, &named) {
+            Some(Some(i)) => keys[i].push(key),
+            Some(None) => problems.push(at_weight(
+                "",
+                ImportErrorKind::Shape(format!("several layers are called as the weight `{key}` says")),
+            )),
+            None => unknown.push(key),
+        }
+    }
+    if !unknown.is_empty() {
+        problems.push(at_weight("", ImportErrorKind::UnknownWeights { keys: unknown }));
+    }
+    let empty = layers.iter().zip(&keys).filter(|(_, keys)| keys.is_empty());
+    let missing: Vec<String> = empty.flat_map(|(leaf, _)| leaf.layer.flatten()).map(|var| var.path.clone()).collect();
+    if !missing.is_empty() {
+        problems.push(at_weight("", ImportErrorKind::MissingWeights { keys: missing }));
+    }
+    let mut origins = Vec::new();
+    for (leaf, keys) in layers.iter().zip(keys).filter(|(_, keys)| !keys.is_empty()) {
+        let keys = ordered(leaf, keys);
+        match in_order(leaf.layer, leaf.trains, &keys, source, leaf.name) {
+            Ok(own) => origins.extend(own),
+            Err(errors) => problems.extend(errors),
+        }
+    }
+    if problems.is_empty() { Ok(origins) } else { Err(problems) }
+}
+
+/// What the longest part of a tensor's name that is a layer's names.
+fn layer_of(key: &str, named: &BTreeMap<&str, Option<usize>>) -> Option<Option<usize>> {
+    let starts = std::iter::once(0).chain(key.match_indices('/').map(|(at, _)| at + 1)).take(MAX_PARTS);
+    let ends: Vec<usize> = key.match_indices('/').map(|(at, _)| at).take(MAX_PARTS).collect();
+    let parts = starts.flat_map(|start| ends.iter().filter(move |&&end| end > start).map(move |&end| &key[start..end]));
+    let found = parts.filter_map(|part| Some((part.len(), *named.get(part)?)));
+    found.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, layer)| layer)
+}
+
+/// A layer's tensors in Keras's order: by their own names where those tell them apart, else as they are.
+fn ordered(leaf: &Leaf<'_>, keys: Vec<String>) -> Vec<String> {
+    let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_string();
+    let mut vars = leaf.layer.visit(leaf.trains);
+    vars.sort_by_key(|var| !var.trainable);
+    let places: BTreeMap<String, usize> = vars.iter().enumerate().map(|(i, var)| (last(&var.spec.path), i)).collect();
+    let found: BTreeMap<usize, &String> = keys.iter().filter_map(|key| Some((*places.get(&last(key))?, key))).collect();
+    if found.len() == keys.len() && keys.len() == vars.len() { found.into_values().cloned().collect() } else { keys }
 }
 
 /// Every variable's value, read or made when it is asked for.
