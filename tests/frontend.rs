@@ -249,7 +249,14 @@ fn files_that_are_no_models_say_what_they_are() {
             r#"{"class_name": "Sequential", "class_name": "Model"}"#,
             "$: is not valid JSON: the key `class_name` stands twice in one object at line 1 column 42",
         ),
-        (r#"{"modelTopology": {}}"#, "$: is a TensorFlow.js layers model, which is not supported"),
+        (
+            r#"{"modelTopology": {}}"#,
+            "$: is not a Keras model: its `modelTopology` has neither `class_name` nor `model_config`",
+        ),
+        (
+            r#"{"format": "graph-model", "modelTopology": {"node": []}}"#,
+            "$: is a TensorFlow.js graph model, which holds operations of TensorFlow and no layers, which is not supported",
+        ),
         (
             r#"{"class_name": "Sequential", "keras_version": "1.2.2", "config": []}"#,
             "$.config: is not a Keras model: it has no layers",
