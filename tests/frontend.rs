@@ -255,7 +255,7 @@ fn files_that_are_no_models_say_what_they_are() {
         ),
         (
             r#"{"format": "graph-model", "modelTopology": {"node": []}}"#,
-            "$: is a TensorFlow.js graph model, which holds operations of TensorFlow and no layers, which is not supported",
+            "$: is not a Keras model: it is a TensorFlow.js graph model, whose operations are TensorFlow's and not Keras layers",
         ),
         (
             r#"{"class_name": "Sequential", "keras_version": "1.2.2", "config": []}"#,

@@ -491,7 +491,7 @@ fn by_layer(tree: &VarTree, source: &WeightSource) -> Result<Vec<Origin>, Vec<Im
     let mut origins = Vec::new();
     for (leaf, keys) in layers.iter().zip(keys).filter(|(_, keys)| !keys.is_empty()) {
         let keys = ordered(leaf, keys);
-        match in_order(leaf.layer, leaf.trains, &keys, source, leaf.name) {
+        match in_order(leaf.layer, leaf.trains, &keys, source, (leaf.name, &[Writer::CURRENT])) {
             Ok(own) => origins.extend(own),
             Err(errors) => problems.extend(errors),
         }
