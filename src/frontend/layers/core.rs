@@ -1,8 +1,8 @@
 //! Dense layers, embeddings, masking, and layers that do nothing outside of training.
 
-use intwain_ir::ops::{Contract, Take};
+use intwain_ir::ops::{Constant, Contract, Take};
 use intwain_ir::scalar::{Compare, Reduce};
-use intwain_ir::{DType, Trainable, Value};
+use intwain_ir::{DType, Scalar, Shape, Trainable, Value};
 
 use super::activations::{Activation, initializer};
 use super::build::{Builder, element};
@@ -10,7 +10,8 @@ use super::conv::add_bias;
 use super::cx::{Cx, Out, T, misfit};
 use super::inputs::Inputs;
 use super::merge::common;
-use crate::frontend::cursor::Fields;
+use crate::frontend::cursor::{At, Fields};
+use crate::frontend::error::ImportError;
 use crate::frontend::init::Initializer;
 use crate::frontend::json::Json;
 
@@ -155,20 +156,36 @@ pub(super) fn discretization(b: &mut Builder, fields: &Fields<'_>, inputs: &Inpu
 /// A step is masked where all its features have the mask value; masked steps become 0.
 pub(super) fn masking(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     let x = inputs.one()?.value;
-    let skipped = fields.opt("mask_value").map_or(Ok(0.0), |at| match at.json {
-        Json::Object(_) => at.require("config")?.require("value")?.any_f64(),
-        _ => at.any_f64(),
-    })?;
+    let skipped = fields.opt("mask_value").map_or(Ok(vec![0.0]), |at| mask_value(&at))?;
     let cx = &mut b.cx;
     let ty = cx.g.ty(x).clone();
-    let (skipped, zero) = (cx.g.full(ty.dtype, skipped, &ty.shape)?, cx.g.full(ty.dtype, 0.0, &ty.shape)?);
-    let differs = cx.g.compare(Compare::Ne, x, skipped)?;
     let last = cx.axis(-1, ty.rank())?;
+    if skipped.len() != 1 && skipped.len() != ty.shape[last] {
+        return Err(misfit(format!("{} mask values for {} features", skipped.len(), ty.shape[last])));
+    }
+    // An integer is never equal to a fraction.
+    let whole = skipped.iter().all(|v| v.fract() == 0.0);
+    let compared = if ty.dtype.is_float() || whole { x } else { cx.g.cast(DType::F32, x)? };
+    let dtype = cx.g.ty(compared).dtype;
+    let elements = skipped.iter().map(|v| Scalar::from_f64(dtype, *v)).collect();
+    let skipped = cx.g.push(Constant { shape: Shape::from([skipped.len()]), elements }, &[])?;
+    let skipped = cx.g.broadcast_to(skipped, &ty.shape)?;
+    let differs = cx.g.compare(Compare::Ne, compared, skipped)?;
     // A sum of booleans is `any`.
     let mask = cx.g.reduce(Reduce::Sum, differs, &[last])?;
     let kept: Vec<usize> = (0..last).collect();
     let wide = cx.g.broadcast(mask, &ty.shape, &kept)?;
+    let zero = cx.g.full(ty.dtype, 0.0, &ty.shape)?;
     Ok(vec![T { value: cx.g.select(wide, x, zero)?, mask: Some(mask) }])
+}
+
+/// A number, or one for every feature; Keras 3 writes arrays as objects.
+fn mask_value(at: &At<'_>) -> Result<Vec<f64>, ImportError> {
+    let at = match at.json {
+        Json::Object(_) => at.require("config")?.require("value")?,
+        _ => at.clone(),
+    };
+    at.one_or_many().iter().map(At::any_f64).collect()
 }
 
 pub(super) fn identity(_: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
