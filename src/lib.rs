@@ -42,7 +42,7 @@ pub use intwain_ir::{DType, Shape, Tensor, Type};
 pub use intwain_passes::Timings;
 pub use intwain_passes::hardware::{Catalogue, Hardware, HardwareError};
 pub use intwain_passes::place::Strategy;
-pub use model::{Model, ModelError, ModelOptions};
+pub use model::{Matching, Model, ModelError, ModelOptions};
 pub use program::{ProgramDir, ProgramError, ProgramSession};
 pub use runtime::{DeviceKind, Devices, Effects, HostOptions};
 pub use session::{Fallback, RunError, Session, SessionOptions};

@@ -2,18 +2,30 @@
 
 use crate::arrays::{Array, ArrayError};
 use crate::frontend::{
-    self, Format, ImportErrorKind, ImportErrors, ImportOptions, Imported, KerasModel, LayerBody, ResultShapes, VarTree,
-    Weights,
+    self, ByName, Format, ImportErrorKind, ImportErrors, ImportOptions, Imported, Json, KerasModel, LayerBody,
+    OptimizerState, ResultShapes, VarTree, Weights,
 };
 use intwain_ir::{DType, Graph, Shape, Tensor, Type};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+/// How the layers of a weight file find the model's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Matching {
+    /// As the file says: by position, order or path; all must be there.
+    #[default]
+    File,
+    /// By name, of the `.h5` files of Keras 2. Layers that the file does not have are initialised.
+    LayerNames,
+}
 
 /// How to read a model.
 #[derive(Clone, Debug, Default)]
 pub struct ModelOptions {
     /// A weight file in place of the model's own weights.
     pub weights: Option<PathBuf>,
+    /// How its layers find the model's.
+    pub matching: Matching,
     /// Seed for weights that are initialised because there are none.
     pub seed: u64,
     /// Extents of inputs (without the batch) that the file leaves open, by input name.
@@ -51,6 +63,9 @@ pub struct Model {
     architecture: String,
     options: ModelOptions,
     weights: Weights,
+    by_name: Option<ByName>,
+    /// Optimizer, loss and metrics of the file.
+    training: Option<Json>,
 }
 
 /// Where a model's weights come from.
@@ -85,9 +100,27 @@ impl Model {
             }
         };
         let stored = options.weights.as_deref().unwrap_or(path).to_path_buf();
-        let weights =
-            Weights::new(&vars, source, options.seed).map_err(|problems| ImportErrors { file: stored, problems })?;
-        Ok(Model { path: path.to_path_buf(), keras, architecture, options, weights })
+        let weights = match (source, options.matching) {
+            (Some(source), Matching::LayerNames) => {
+                Weights::by_name(&vars, source, options.seed).map(|(weights, report)| (weights, Some(report)))
+            }
+            (source, Matching::File | Matching::LayerNames) => {
+                Weights::new(&vars, source, options.seed).map(|weights| (weights, None))
+            }
+        };
+        let (weights, by_name) = weights.map_err(|problems| ImportErrors { file: stored, problems })?;
+        let training = file.compile_config;
+        Ok(Model { path: path.to_path_buf(), keras, architecture, options, weights, by_name, training })
+    }
+
+    /// What was loaded by name, where that was asked for.
+    pub fn by_name(&self) -> Option<&ByName> {
+        self.by_name.as_ref()
+    }
+
+    /// The state that an optimizer left in the file of the weights.
+    pub fn optimizer(&self) -> Result<Option<OptimizerState>, ModelError> {
+        Ok(self.weights.optimizer(self.training.as_ref())?)
     }
 
     /// The model's name in its file.

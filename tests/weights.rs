@@ -120,3 +120,104 @@ fn every_container_gives_the_same_bytes() {
         assert_values(&what, &variables(open_model(&fixture(model)).unwrap(), weights), &expected, prefix);
     }
 }
+
+/// The state of Adam with `amsgrad`, whose tensors were numbered in the order in which the optimizer made them.
+#[test]
+fn the_state_of_an_optimizer_is_found() {
+    let kept = [
+        "first/kernel",
+        "first/bias",
+        "inner/n/gamma",
+        "inner/n/beta",
+        "inner/b/kernel",
+        "inner/b/bias",
+        "last/kernel",
+        "last/bias",
+    ];
+    // Keras 3 keeps the rate as a tensor, so that the first slot is its third.
+    for (name, first) in [("nested2.h5", 1), ("nested2.keras", 1), ("nested3.h5", 2), ("nested3.keras", 2)] {
+        let file = open_model(&fixture(name)).unwrap();
+        let config = file.compile_config.clone();
+        let weights = variables(file, None);
+        let state = weights.optimizer(config.as_ref()).unwrap().unwrap();
+        assert_eq!(
+            (state.class.as_deref(), state.iterations, state.learning_rate),
+            (Some("Adam"), Some(7), Some(0.25)),
+            "{name}"
+        );
+        let interleaved = kept.iter().flat_map(|var| [("momentum", var), ("velocity", var)]);
+        let expected: Vec<_> = interleaved.chain(kept.iter().map(|var| ("velocity_hat", var))).collect();
+        assert_eq!(state.slots.len(), expected.len(), "{name}");
+        for (i, (slot, (what, var))) in state.slots.iter().zip(expected).enumerate() {
+            let role = slot.role.as_ref().unwrap();
+            assert_eq!((role.slot, role.variable.as_deref()), (what, Some(*var)), "{name}");
+            let values = weights.source().unwrap().read(&slot.key).unwrap().to_f64();
+            assert!(values.iter().all(|&v| v == (first + i) as f64), "{name}: {slot:?}");
+        }
+        // Without a configuration the tensors are there and nobody knows what they are.
+        let unnamed = weights.optimizer(None).unwrap().unwrap();
+        assert_eq!((unnamed.iterations, unnamed.class), (Some(7), None));
+        assert!(unnamed.slots.len() >= 24 && unnamed.slots.iter().all(|slot| slot.role.is_none()), "{name}");
+    }
+    let without = variables(open_model(&fixture("cudnn.json")).unwrap(), Some("cudnn.h5"));
+    assert_eq!(without.optimizer(None).unwrap(), None);
+}
+
+/// The same layers under other names and sizes: those that the file has are its own, the others are initialised.
+#[test]
+fn weights_are_taken_by_the_names_of_layers_on_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("m.json");
+    let layer = |name: &str, units: usize| {
+        format!(
+            r#"{{"class_name": "Dense", "config": {{"name": "{name}", "units": {units}, "batch_input_shape": [null, 4]}}}}"#
+        )
+    };
+    let write = |layers: &[String]| {
+        let text = layers.join(", ");
+        let text = format!(
+            r#"{{"class_name": "Sequential", "keras_version": "2.9.0", "config": {{"name": "m", "layers": [{text}]}}}}"#
+        );
+        std::fs::write(&model, text).unwrap();
+    };
+    let (file, inputs, out) = (fixture("nested2.h5"), folder.path().join("in.npz"), folder.path().join("out.npz"));
+    write_npz(&inputs, &[support::Array::f32("x0", &[1, 4], vec![1.0, 0.0, 0.0, 0.0])]);
+    let call = |more: &[&str]| {
+        let words = [
+            "run",
+            text(&model),
+            "--weights",
+            text(&file),
+            "--inputs",
+            text(&inputs),
+            "--outputs",
+            text(&out),
+            "--devices",
+            "cpu:0",
+        ];
+        intwain(words.iter().chain(more))
+    };
+    write(&[layer("fresh", 4), layer("last", 2)]);
+    let result = call(&["--by-name"]);
+    let message = said(&result.stderr);
+    assert!(result.status.success(), "{message}");
+    let expected = "by name last; not in the file, initialised from seed 0: fresh; not in the model: first, inner";
+    assert!(message.contains(expected), "{message}");
+    write(&[layer("first", 4), layer("last", 2)]);
+    let result = call(&["--by-name"]);
+    assert!(result.status.success(), "{}", said(&result.stderr));
+    let got = read_npz(&out).remove(0);
+    let golden = Npz::open(&fixture("nested.npz")).unwrap();
+    let values = |name: &str| golden.read(&format!("2/{name}:0")).unwrap().to_f64();
+    let (kernel, bias, last, offset) =
+        (values("first/kernel"), values("first/bias"), values("last/kernel"), values("last/bias"));
+    for column in 0..2 {
+        let want: f64 = offset[column] + (0..4).map(|i| (kernel[i] + bias[i]) * last[2 * i + column]).sum::<f64>();
+        assert!((f64::from(got.floats()[column]) - want).abs() < 1e-5, "{:?} {want}", got.floats());
+    }
+    assert_eq!(call(&[]).status.code(), Some(1), "another order is an error where names are not asked for");
+    write(&[layer("first", 5), layer("last", 2)]);
+    let result = call(&["--by-name"]);
+    assert_eq!(result.status.code(), Some(1));
+    assert!(said(&result.stderr).contains("`first/kernel` has the shape [4, 5]"), "{}", said(&result.stderr));
+}

@@ -111,17 +111,18 @@ def trained(k, generation, keeps):
     model = nested(k)
     optimizer = k.optimizers.Adam(0.25, amsgrad=True)
     model.compile(optimizer, "mse")
+    optimizer.build(model.trainable_variables)
     rng = np.random.default_rng(3)
     model.set_weights([rng.integers(-64, 64, w.shape).astype("float32") / 32 for w in model.get_weights()])
-    optimizer.build(model.trainable_variables)
     variables = optimizer.variables
     for i, v in enumerate(variables() if callable(variables) else variables):
         if "iteration" in v.name:
             v.assign(7)
         elif "learning_rate" not in v.name:
             v.assign(np.full(v.shape, i, "float32"))
-    model.save(OUT / f"nested{generation}.h5")
+    # Keras 3 forgets the optimizer's configuration when it writes HDF5.
     model.save(OUT / f"nested{generation}.keras")
+    model.save(OUT / f"nested{generation}.h5")
     for w in model.weights:
         keeps[f"{generation}/{w.path if generation == 3 else w.name}"] = np.asarray(w)
     return model

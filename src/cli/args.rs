@@ -176,11 +176,14 @@ fn parse_format(text: &str) -> Result<Format, String> {
 /// How a model file is read.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ModelArgs {
-    /// Model: architecture JSON, .keras, or whole-model .h5.
+    /// Model: architecture JSON, .keras, whole-model .h5, or model.json of TensorFlow.js.
     pub(crate) model: PathBuf,
     /// Weights in place of the model's: .weights.h5, .h5, .safetensors or .npz.
     #[arg(long, value_name = "FILE")]
     pub(crate) weights: Option<PathBuf>,
+    /// Takes weights of an .h5 of Keras 2 by the names of layers, those that it has.
+    #[arg(long, requires = "weights")]
+    pub(crate) by_name: bool,
     /// Seed of weights that are initialised because there are none.
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,

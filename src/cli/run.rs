@@ -3,7 +3,8 @@
 use super::args::{Common, DeviceArgs, ModelArgs, RunArgs, Split};
 use super::output::{self, Progress};
 use super::{Failure, data, plan};
-use crate::model::{Model, ModelOptions, WeightOrigin};
+use crate::frontend::ByName;
+use crate::model::{Matching, Model, ModelOptions, WeightOrigin};
 use crate::program::{ProgramDir, ProgramSession};
 use crate::runtime::{Devices, HostOptions};
 use crate::session::{Fallback, Session, SessionOptions};
@@ -22,6 +23,7 @@ pub(crate) fn open(a: &ModelArgs, common: &Common) -> Result<Model, Failure> {
     }
     let options = ModelOptions {
         weights: a.weights.clone(),
+        matching: if a.by_name { Matching::LayerNames } else { Matching::File },
         seed: a.seed,
         shapes: a.shape.iter().cloned().collect(),
         float: a.dtype,
@@ -30,7 +32,27 @@ pub(crate) fn open(a: &ModelArgs, common: &Common) -> Result<Model, Failure> {
     if model.weight_origin() == WeightOrigin::Initialised && !common.quiet {
         output::note(common, &format!("{}: no weights; initialised from seed {}", a.model.display(), a.seed));
     }
+    if let (Some(report), Some(file)) = (model.by_name(), &a.weights) {
+        output::note(common, &format!("{}: {}", file.display(), by_name(report, a.seed)));
+    }
     Ok(model)
+}
+
+/// What loading by name came to, in a line.
+fn by_name(report: &ByName, seed: u64) -> String {
+    const SHOWN: usize = 8;
+    let list = |names: &[String]| {
+        let more = names.len().saturating_sub(SHOWN);
+        let shown = names[..names.len() - more].join(", ");
+        if more > 0 { format!("{shown} and {more} more") } else { shown }
+    };
+    let part = |what: &str, names: &[String]| (!names.is_empty()).then(|| format!("{what} {}", list(names)));
+    let parts = [
+        part("by name", &report.loaded).or_else(|| Some("no layer by name".to_string())),
+        part(&format!("not in the file, initialised from seed {seed}:"), &report.initial),
+        part("not in the model:", &report.unused),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 /// Reads the model that the flags name, for commands that do not look at its weights.
@@ -101,6 +123,7 @@ fn describe(session: &Session<'_>, common: &Common) {
 /// Opens the program directory that the flags name, unless they ask for what it has decided already.
 pub(crate) fn program(model: &ModelArgs, devices: &DeviceArgs, common: &Common) -> Result<ProgramDir, Failure> {
     let planned = [
+        ("--by-name", model.by_name),
         ("--seed", model.seed != 0),
         ("--shape", !model.shape.is_empty()),
         ("--dtype", model.dtype.is_some()),

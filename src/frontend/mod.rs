@@ -17,6 +17,7 @@ mod keras1;
 mod layers;
 mod model;
 mod names;
+mod optimizer;
 mod random;
 mod source;
 mod tfjs;
@@ -34,5 +35,6 @@ pub use layers::{
     variables,
 };
 pub use model::{Arg, Call, InputSpec, KerasModel, Layer, LayerBody, ModelKind, Source};
+pub use optimizer::{OptimizerSlot, OptimizerState, SlotRole};
 pub use source::{Naming, WeightSource};
-pub use weights::{Channels, Origin, Slot, VarSpec, VarTree, Weights, assign};
+pub use weights::{ByName, Channels, Origin, Slot, VarSpec, VarTree, Weights, assign};

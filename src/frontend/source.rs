@@ -25,6 +25,18 @@ pub enum Naming {
     Layer,
 }
 
+/// Where whole-model files of Keras 2 keep the optimizer.
+const OPTIMIZER: &str = "optimizer_weights";
+
+/// A tensor that an optimizer keeps.
+#[derive(Clone, Debug)]
+pub(super) struct OptimizerTensor {
+    /// The optimizer's name for it, where the file has that.
+    pub(super) name: Option<String>,
+    /// Its key.
+    pub(super) key: String,
+}
+
 /// An opened weight file. Tensors are read one by one, when they are asked for.
 #[derive(Debug)]
 pub struct WeightSource {
@@ -105,6 +117,30 @@ impl WeightSource {
             Store::Safetensors(file) => file.names().map(str::to_string).collect(),
             Store::Manifest(manifest) => manifest.names().map(str::to_string).collect(),
         })
+    }
+
+    /// What an optimizer keeps in this file, in the order in which it made it.
+    pub(super) fn optimizer(&self) -> Result<Vec<OptimizerTensor>, ArrayError> {
+        match (&self.naming, &self.store) {
+            (Naming::Position, _) => {
+                const OWN: &str = "optimizer/vars/";
+                // Of an optimizer that scales losses, the one inside is meant.
+                const INNER: &str = "optimizer/inner_optimizer/vars/";
+                let keys = self.keys()?;
+                let within = if keys.iter().any(|key| key.starts_with(INNER)) { INNER } else { OWN };
+                let number = |key: &String| key.strip_prefix(within).and_then(|n| n.parse::<usize>().ok());
+                let mut found: Vec<(usize, String)> =
+                    keys.into_iter().filter_map(|key| number(&key).map(|n| (n, key))).collect();
+                found.sort();
+                Ok(found.into_iter().map(|(_, key)| OptimizerTensor { name: None, key }).collect())
+            }
+            (Naming::Topology { .. }, Store::Hdf5(h5)) if h5.has_group(OPTIMIZER) => {
+                let names = h5.strings(OPTIMIZER, "weight_names")?.unwrap_or_default();
+                let tensor = |name: String| OptimizerTensor { key: format!("{OPTIMIZER}/{name}"), name: Some(name) };
+                Ok(names.into_iter().map(tensor).collect())
+            }
+            (Naming::Topology { .. } | Naming::Path | Naming::Layer, _) => Ok(Vec::new()),
+        }
     }
 
     fn info(&self, key: &str) -> Option<(DType, Vec<usize>)> {

@@ -10,9 +10,12 @@ use crate::arrays::{Array, ArrayError, ArrayErrorKind, DType};
 
 use super::error::{ImportError, ImportErrorKind, JsonPath};
 use super::forms::{Form, Recipe};
+use super::hdf5::H5;
 use super::init::Initializer;
+use super::json::Json;
 use super::keras1::Writer;
 use super::names::snake_case;
+use super::optimizer::{self, OptimizerState};
 use super::source::{Naming, WeightSource};
 
 /// A variable as its layer declares it.
@@ -145,6 +148,11 @@ pub fn assign(tree: &VarTree, source: &WeightSource) -> Result<Vec<Origin>, Vec<
         Naming::Path => one_each(tree, by_path(tree, source)?, source),
         Naming::Layer => by_layer(tree, source)?,
     };
+    checked(tree, source, origins)
+}
+
+/// Compares the shapes of stored tensors with the variables'.
+fn checked(tree: &VarTree, source: &WeightSource, origins: Vec<Origin>) -> Result<Vec<Origin>, Vec<ImportError>> {
     let mut problems = Vec::new();
     for (visited, origin) in tree.visit(true).iter().zip(&origins) {
         // What is made fits: it was chosen for that.
@@ -398,40 +406,94 @@ fn positions(
     }
 }
 
-/// Keras 2's order: per layer of the outermost model, its trainable weights and then the others.
-fn by_topology(tree: &VarTree, source: &WeightSource, root: &str) -> Result<Vec<Origin>, Vec<ImportError>> {
-    let h5 = source.as_hdf5().expect("only HDF5 files are named by topology");
+/// A layer of a file of Keras 2.
+struct StoredLayer {
+    name: String,
+    group: String,
+    /// Keys of its tensors.
+    keys: Vec<String>,
+}
+
+fn stored_layers(h5: &H5, root: &str) -> Result<Vec<StoredLayer>, ArrayError> {
     let join = |a: &str, b: &str| if a.is_empty() { b.to_string() } else { format!("{a}/{b}") };
     // Keras 0.3 has numbers in place of names.
     let numbered = |prefix: &str, there: &dyn Fn(&str) -> bool| -> Vec<String> {
         (0..).map(|i| format!("{prefix}_{i}")).take_while(|name| there(name)).collect()
     };
-    let names = h5.strings(root, "layer_names").map_err(array_error)?;
+    let names = h5.strings(root, "layer_names")?;
     let names = names.unwrap_or_else(|| numbered("layer", &|name| h5.has_group(&join(root, name))));
-    let mut stored = Vec::new();
-    for name in names {
+    let layer = |name: String| {
         let group = join(root, &name);
-        let weights = h5.strings(&group, "weight_names").map_err(array_error)?;
+        let weights = h5.strings(&group, "weight_names")?;
         let weights = weights.unwrap_or_else(|| numbered("param", &|name| h5.info(&join(&group, name)).is_some()));
-        if !weights.is_empty() {
-            stored.push((group, weights));
-        }
-    }
-    let with_weights: Vec<(usize, &VarTree)> =
-        tree.parts.iter().enumerate().filter(|(_, p)| !p.flatten().is_empty()).collect();
+        Ok(StoredLayer { keys: weights.iter().map(|name| join(&group, name)).collect(), name, group })
+    };
+    names.into_iter().map(layer).collect()
+}
+
+/// Keras 2's order: per layer of the outermost model, its trainable weights and then the others.
+fn by_topology(tree: &VarTree, source: &WeightSource, root: &str) -> Result<Vec<Origin>, Vec<ImportError>> {
+    let h5 = source.as_hdf5().expect("only HDF5 files are named by topology");
+    let mut stored = stored_layers(h5, root).map_err(array_error)?;
+    stored.retain(|layer| !layer.keys.is_empty());
+    let with_weights: Vec<&VarTree> = tree.parts.iter().filter(|p| !p.flatten().is_empty()).collect();
     if with_weights.len() != stored.len() {
         return Err(whole_file(ImportErrorKind::LayerCount { expected: with_weights.len(), found: stored.len() }));
     }
     let writers = Writer::of(h5, root);
     let (mut origins, mut problems) = (Vec::new(), Vec::new());
-    for ((_, layer), (group, weights)) in with_weights.iter().zip(&stored) {
-        let keys: Vec<String> = weights.iter().map(|name| join(group, name)).collect();
-        match in_order(layer, tree.trainable, &keys, source, (group, &writers)) {
+    for (layer, stored) in with_weights.iter().zip(&stored) {
+        match in_order(layer, tree.trainable, &stored.keys, source, (&stored.group, &writers)) {
             Ok(own) => origins.extend(own),
             Err(errors) => problems.extend(errors),
         }
     }
     if problems.is_empty() { Ok(origins) } else { Err(problems) }
+}
+
+/// What loading by the names of layers came to. All are layers that have weights.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ByName {
+    /// Layers that the model and the file have.
+    pub loaded: Vec<String>,
+    /// Layers that only the model has: they are initialised.
+    pub initial: Vec<String>,
+    /// Layers that only the file has.
+    pub unused: Vec<String>,
+}
+
+/// Keras 2's `by_name`: layers of the outermost model by their names, each with all of its weights.
+fn by_name(tree: &VarTree, source: &WeightSource) -> Result<(Vec<Origin>, ByName), Vec<ImportError>> {
+    let (Naming::Topology { root }, Some(h5)) = (source.naming(), source.as_hdf5()) else {
+        let what = "loading by the names of layers from other files than the .h5 of Keras 2".to_string();
+        let remedy = Some("leave --by-name out: other files are read by names or positions that are their own");
+        return Err(whole_file(ImportErrorKind::Unsupported { what, remedy }));
+    };
+    let stored = stored_layers(h5, root).map_err(array_error)?;
+    let mut named: BTreeMap<&str, &StoredLayer> = stored.iter().map(|layer| (&*layer.name, layer)).collect();
+    let writers = Writer::of(h5, root);
+    let (mut origins, mut problems, mut report) = (Vec::new(), Vec::new(), ByName::default());
+    for layer in &tree.parts {
+        let variables = layer.flatten().len();
+        match named.remove(&*layer.path) {
+            None if variables == 0 => {}
+            Some(stored) if variables == 0 && stored.keys.is_empty() => {}
+            None => {
+                report.initial.push(layer.path.clone());
+                origins.extend(vec![Origin::Initial; variables]);
+            }
+            Some(stored) => match in_order(layer, tree.trainable, &stored.keys, source, (&stored.group, &writers)) {
+                Ok(own) => {
+                    report.loaded.push(layer.path.clone());
+                    origins.extend(own);
+                }
+                Err(errors) => problems.extend(errors),
+            },
+        }
+    }
+    let unused = stored.iter().filter(|layer| named.contains_key(&*layer.name) && !layer.keys.is_empty());
+    report.unused = unused.map(|layer| layer.name.clone()).collect();
+    if problems.is_empty() { Ok((origins, report)) } else { Err(problems) }
 }
 
 /// A layer that is no model, with whether everything around it trains.
@@ -539,6 +601,15 @@ impl Weights {
         Ok(Weights { specs, trainable: tree.trainable(), origins, source, seed })
     }
 
+    /// The variables of a model, from the layers of a file of Keras 2 that are called as the model's: the others from their
+    /// initializers.
+    pub fn by_name(tree: &VarTree, source: WeightSource, seed: u64) -> Result<(Weights, ByName), Vec<ImportError>> {
+        let specs: Vec<VarSpec> = tree.flatten().into_iter().cloned().collect();
+        let (origins, report) = by_name(tree, &source)?;
+        let origins = checked(tree, &source, origins)?;
+        Ok((Weights { specs, trainable: tree.trainable(), origins, source: Some(source), seed }, report))
+    }
+
     /// The variables, in the order of [`VarTree::flatten`].
     pub fn specs(&self) -> &[VarSpec] {
         &self.specs
@@ -557,6 +628,14 @@ impl Weights {
     /// The weight file, where there is one.
     pub fn source(&self) -> Option<&WeightSource> {
         self.source.as_ref()
+    }
+
+    /// The optimizer's state in the weight file, where there is one; `compile_config` is [that of the model
+    /// file](super::ModelFile::compile_config).
+    pub fn optimizer(&self, compile_config: Option<&Json>) -> Result<Option<OptimizerState>, ArrayError> {
+        let Some(source) = &self.source else { return Ok(None) };
+        let trained = self.specs.iter().zip(&self.trainable).filter(|(_, trains)| **trains).map(|(spec, _)| spec);
+        optimizer::state(source, compile_config, &trained.collect::<Vec<_>>())
     }
 
     /// Reads or makes the `i`-th variable, in its own dtype.
