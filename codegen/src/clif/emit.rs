@@ -221,10 +221,15 @@ impl Emitter<'_, '_> {
     fn load(&mut self, ty: RegType, from: Place, index: Reg, offset: i64) -> Value {
         let flags = self.flags(from);
         let (base, at) = self.address(from, index, offset);
-        let memory = memory_type(ty.dtype);
-        if ty.lanes == 1 {
-            let raw = self.b.ins().load(memory, flags, base, at);
+        if matches!(ty.dtype, DType::F16 | DType::BF16) {
+            let raw = match ty.lanes {
+                1 => self.b.ins().uload16(types::I32, flags, base, at),
+                _ => self.b.ins().uload16x4(flags, base, at),
+            };
             return self.widen(ty.dtype, raw);
+        }
+        if ty.lanes == 1 {
+            return self.b.ins().load(memory_type(ty.dtype), flags, base, at);
         }
         if ty.dtype == DType::Bool {
             let bytes = self.b.ins().load(types::I32, flags, base, at);
@@ -238,9 +243,18 @@ impl Emitter<'_, '_> {
         let ty = self.ty(value);
         let (base, at) = self.address(to, index, offset);
         let v = self.value(value);
-        if ty.lanes == 1 {
-            let raw = self.narrow(ty.dtype, v);
-            self.b.ins().store(flags, raw, base, at);
+        if matches!(ty.dtype, DType::F16 | DType::BF16) {
+            let bits = self.narrow(ty.dtype, v);
+            if ty.lanes == 1 {
+                self.b.ins().istore16(flags, bits, base, at);
+                return;
+            }
+            let halves = self.b.ins().unarrow(bits, bits);
+            let halves = self.bitcast(types::I64X2, halves);
+            let four = self.b.ins().extractlane(halves, 0);
+            self.b.ins().store(flags, four, base, at);
+        } else if ty.lanes == 1 {
+            self.b.ins().store(flags, v, base, at);
         } else if ty.dtype == DType::Bool {
             let bytes = self.bytes_from_mask(v);
             self.b.ins().store(flags, bytes, base, at);

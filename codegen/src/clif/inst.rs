@@ -79,7 +79,7 @@ impl Emitter<'_, '_> {
         match (ty.lanes, ty.dtype) {
             (1, d) if d.is_float() => self.unary_float(op, d, 1, v),
             (1, d) => self.unary_int(op, d, v),
-            (_, DType::F32) => self.unary_float(op, DType::F32, 4, v),
+            (_, d) if d.is_float() => self.unary_float(op, d, 4, v),
             (_, d) => match op {
                 Unary::Not => self.b.ins().bnot(v),
                 Unary::Neg => self.b.ins().ineg(v),
@@ -95,7 +95,7 @@ impl Emitter<'_, '_> {
         match (ty.lanes, ty.dtype) {
             (1, d) if d.is_float() => self.binary_float(op, d, 1, a, b, (self.constant(x), constant)),
             (1, d) => self.binary_int(op, d, a, b, constant),
-            (_, DType::F32) => self.binary_float(op, DType::F32, 4, a, b, (self.constant(x), constant)),
+            (_, d) if d.is_float() => self.binary_float(op, d, 4, a, b, (self.constant(x), constant)),
             (_, d) => self.binary_int_vector(op, d, a, b, constant),
         }
     }
@@ -159,8 +159,12 @@ impl Emitter<'_, '_> {
         let int = |d: DType| matches!(d, DType::I32 | DType::U32);
         match (from, to) {
             (f, t) if f == t || (int(f) && int(t)) => v,
-            (DType::F32, DType::I32) => self.b.ins().fcvt_to_sint_sat(types::I32X4, v),
-            (DType::I32, DType::F32) => self.b.ins().fcvt_from_sint(types::F32X4, v),
+            (f, t) if f.is_float() && t.is_float() => self.round(t, v),
+            (f, DType::I32) if f.is_float() => self.b.ins().fcvt_to_sint_sat(types::I32X4, v),
+            (DType::I32, t) if t.is_float() => {
+                let y = self.b.ins().fcvt_from_sint(types::F32X4, v);
+                self.round(t, y)
+            }
             (DType::Bool, t) => {
                 let one = self.scalar_constant(Scalar::one(t));
                 let ones = self.splat(t, one);

@@ -6,13 +6,13 @@ use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{self, AbiParam, InstBuilder, MemFlagsData, Signature, Value, types};
 use intwain_ir::DType;
 use intwain_ir::kernel::RegType;
-use intwain_ir::scalar::expand::Emit;
+use intwain_ir::scalar::expand::{self, Emit};
 use intwain_ir::scalar::{Compare, Libcall};
 
 /// The type of a register. Vectors of bool are masks of 32-bit lanes; f16 and bf16 are kept as f32.
 pub(super) fn clif_type(ty: RegType) -> ir::Type {
     match (ty.dtype, ty.lanes) {
-        (DType::F32, 4) => types::F32X4,
+        (DType::F16 | DType::BF16 | DType::F32, 4) => types::F32X4,
         (DType::Bool | DType::I32 | DType::U32, 4) => types::I32X4,
         (dtype, _) => scalar_type(dtype),
     }
@@ -113,17 +113,17 @@ impl Emitter<'_, '_> {
         self.b.ins().extractlane(v, 0)
     }
 
-    /// From memory form to register form.
+    /// From memory form to register form; f16 and bf16 as 32-bit lanes.
     pub(super) fn widen(&mut self, dtype: DType, raw: Value) -> Value {
         match dtype {
             DType::F16 => {
-                let bits = self.b.ins().uextend(types::I32, raw);
-                self.call(Libcall::F16ToF32, &[bits])
+                let lanes = self.lanes_of(raw);
+                expand::widen_f16(&mut Stream { e: self, lanes }, raw)
             }
             DType::BF16 => {
-                let bits = self.b.ins().uextend(types::I32, raw);
-                let bits = self.b.ins().ishl_imm_u(bits, 16);
-                self.bitcast(types::F32, bits)
+                let lanes = self.lanes_of(raw);
+                let bits = self.b.ins().ishl_imm_u(raw, 16);
+                self.bitcast(clif_type(RegType { dtype, lanes }), bits)
             }
             DType::Bool
             | DType::I8
@@ -137,17 +137,17 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// From register form to memory form.
+    /// From register form to memory form; f16 and bf16 as 32-bit lanes.
     pub(super) fn narrow(&mut self, dtype: DType, x: Value) -> Value {
         match dtype {
             DType::F16 => {
-                let bits = self.call(Libcall::F32ToF16, &[x]);
-                self.b.ins().ireduce(types::I16, bits)
+                let lanes = self.lanes_of(x);
+                expand::narrow_f16(&mut Stream { e: self, lanes }, x)
             }
             DType::BF16 => {
-                let bits = self.bitcast(types::I32, x);
-                let bits = self.b.ins().ushr_imm_u(bits, 16);
-                self.b.ins().ireduce(types::I16, bits)
+                let lanes = self.lanes_of(x);
+                let bits = self.bitcast(clif_type(RegType { dtype: DType::I32, lanes }), x);
+                self.b.ins().ushr_imm_u(bits, 16)
             }
             DType::Bool
             | DType::I8
@@ -161,17 +161,16 @@ impl Emitter<'_, '_> {
         }
     }
 
+    fn lanes_of(&self, x: Value) -> u8 {
+        self.b.func.dfg.value_type(x).lane_count() as u8
+    }
+
     /// The nearest f16 or bf16 to an f32, as f32; other types as they are.
     pub(super) fn round(&mut self, dtype: DType, x: Value) -> Value {
+        let lanes = self.lanes_of(x);
         match dtype {
-            DType::F16 => {
-                let bits = self.call(Libcall::F32ToF16, &[x]);
-                self.call(Libcall::F16ToF32, &[bits])
-            }
-            DType::BF16 => {
-                let bits = self.call(Libcall::F32ToBf16, &[x]);
-                self.call(Libcall::Bf16ToF32, &[bits])
-            }
+            DType::F16 => expand::round_f16(&mut Stream { e: self, lanes }, x),
+            DType::BF16 => expand::round_bf16(&mut Stream { e: self, lanes }, x),
             DType::Bool
             | DType::I8
             | DType::I16

@@ -296,13 +296,13 @@ impl Emitter<'_, '_> {
     fn cast_float(&mut self, from: DType, to: DType, v: Value) -> Value {
         match (from, to) {
             (DType::F64, DType::F32) => self.b.ins().fdemote(types::F32, v),
-            (DType::F64, DType::F16) => {
+            (DType::F64, to @ DType::F16) => {
                 let bits = self.call(Libcall::F64ToF16, &[v]);
-                self.call(Libcall::F16ToF32, &[bits])
+                self.widen(to, bits)
             }
-            (DType::F64, _) => {
+            (DType::F64, to) => {
                 let bits = self.call(Libcall::F64ToBf16, &[v]);
-                self.call(Libcall::Bf16ToF32, &[bits])
+                self.widen(to, bits)
             }
             (_, DType::F64) => self.b.ins().fpromote(types::F64, v),
             (_, to) => self.round(to, v),

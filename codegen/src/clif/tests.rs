@@ -103,7 +103,11 @@ fn try_map(inputs: &[DType], output: DType, lanes: u8, rng: &mut TestRng, f: imp
 }
 
 fn vectors(dtype: DType) -> &'static [u8] {
-    if matches!(dtype, DType::F32 | DType::I32 | DType::U32 | DType::Bool) { &[1, 4] } else { &[1] }
+    if matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::I32 | DType::U32 | DType::Bool) {
+        &[1, 4]
+    } else {
+        &[1]
+    }
 }
 
 #[test]

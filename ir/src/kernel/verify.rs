@@ -33,7 +33,7 @@ struct Verifier<'k> {
 
 /// The element types that CPU vectors have.
 fn cpu_vector(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::I32 | DType::U32 | DType::Bool)
+    matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::I32 | DType::U32 | DType::Bool)
 }
 
 impl Verifier<'_> {

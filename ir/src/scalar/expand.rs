@@ -13,8 +13,11 @@
 //! The remainder of a division is a call ([`Libcall`]), and so are all functions of f64. f16 and bf16 go through f32.
 
 mod hyperbolic;
+mod narrow;
 mod power;
 mod trig;
+
+pub use narrow::{narrow_f16, round_bf16, round_f16, widen_f16};
 
 use super::{Binary, Compare, Libcall, Unary};
 use crate::DType;

@@ -5,7 +5,7 @@ use super::{Binary, Compare, Unary};
 use crate::DType;
 
 /// Runs instructions on `N` lanes, each 32 bits; a comparison gives all ones or zero.
-struct Lanes<const N: usize>;
+pub(super) struct Lanes<const N: usize>;
 
 #[inline(always)]
 fn map<const N: usize>(x: [u32; N], f: impl Fn(f32) -> f32) -> [u32; N] {

@@ -80,12 +80,8 @@ libcalls! {
     FloorDivI64 "scalar_ifloordiv" I64x2 (x: i64, y: i64) -> i64 = floor_div(x, y);
     ModI64 "scalar_imod" I64x2 (x: i64, y: i64) -> i64 = floored_mod_i64(x, y);
     PowI64 "scalar_ipow" I64x2 (x: i64, y: i64) -> i64 = pow_i64(x, y);
-    F32ToF16 "scalar_f32_f16" F32Bits (x: f32) -> u32 = u32::from(f16::from_f32(x).to_bits());
-    F32ToBf16 "scalar_f32_bf16" F32Bits (x: f32) -> u32 = u32::from(bf16::from_f32(x).to_bits());
     F64ToF16 "scalar_f64_f16" F64Bits (x: f64) -> u32 = u32::from(f16::from_f32(round_to_odd(x)).to_bits());
     F64ToBf16 "scalar_f64_bf16" F64Bits (x: f64) -> u32 = u32::from(bf16::from_f32(round_to_odd(x)).to_bits());
-    F16ToF32 "scalar_f16_f32" BitsF32 (x: u32) -> f32 = f16::from_bits(x as u16).to_f32();
-    Bf16ToF32 "scalar_bf16_f32" BitsF32 (x: u32) -> f32 = bf16::from_bits(x as u16).to_f32();
 }
 
 impl Libcall {

@@ -328,3 +328,37 @@ fn casts() {
     let above_tie = Scalar::from_f64(DType::F64, 1.0 + 2f64.powi(-11) + 2f64.powi(-40));
     assert_eq!(cast(DType::F16, above_tie).to_f64(), 1.0 + 2f64.powi(-10));
 }
+
+/// All f16 and the f32 between and beside them, against the `half` crate.
+#[test]
+fn narrow_types_in_lanes() {
+    use super::expand::{narrow_f16, round_bf16, round_f16, widen_f16};
+    use super::lanes::Lanes;
+    let (mut one, single) = (Lanes::<1>, |x: f32| [x.to_bits()]);
+    let same = |got: u32, want: f32, what: &str| {
+        let got = f32::from_bits(got);
+        assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{what}: {got} and {want}");
+    };
+    for bits in 0..=u16::MAX {
+        let value = half::f16::from_bits(bits).to_f32();
+        let wide = widen_f16(&mut one, [u32::from(bits)]);
+        same(wide[0], value, "widened");
+        let back = narrow_f16(&mut one, wide)[0];
+        assert!(back == u32::from(bits) || value.is_nan() && half::f16::from_bits(back as u16).is_nan(), "{bits:x}");
+        // Ties and their neighbours, and the ends of the range.
+        let spacing = [0x0fff, 0x1000, 0x1001, 0x1800, 1, 0x1fff];
+        for x in spacing.map(|d| f32::from_bits(value.to_bits().wrapping_add(d))).into_iter().chain([value]) {
+            same(round_f16(&mut one, single(x))[0], half::f16::from_f32(x).to_f32(), "f16");
+        }
+        let value = half::bf16::from_bits(bits).to_f32();
+        for x in [0, 0x7fff, 0x8000, 0x8001, 0xffff].map(|d| f32::from_bits(value.to_bits().wrapping_add(d))) {
+            same(round_bf16(&mut one, single(x))[0], half::bf16::from_f32(x).to_f32(), "bf16");
+            same(round_f16(&mut one, single(x))[0], half::f16::from_f32(x).to_f32(), "f16");
+        }
+    }
+    for i in 0..100_000u32 {
+        // Around the subnormals of f16.
+        let x = f32::from_bits(0x3000_0000 + i.wrapping_mul(2_654_435_761) % 0x0a00_0000);
+        same(round_f16(&mut one, single(-x))[0], half::f16::from_f32(-x).to_f32(), "f16");
+    }
+}

@@ -15,7 +15,7 @@ pub(crate) struct Val {
 
 /// Whether CPUs have vectors of this type.
 pub(crate) fn vectorizes(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::I32 | DType::U32 | DType::Bool)
+    matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::I32 | DType::U32 | DType::Bool)
 }
 
 impl Val {
