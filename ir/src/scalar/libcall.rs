@@ -17,9 +17,7 @@ enum Entry {
     F64x2(extern "C" fn(f64, f64) -> f64),
     F64x3(extern "C" fn(f64, f64, f64) -> f64),
     I64x2(extern "C" fn(i64, i64) -> i64),
-    F32Bits(extern "C" fn(f32) -> u32),
     F64Bits(extern "C" fn(f64) -> u32),
-    BitsF32(extern "C" fn(u32) -> f32),
 }
 
 macro_rules! libcalls {
@@ -94,9 +92,7 @@ impl Libcall {
             Entry::F64x2(f) => f as *const u8,
             Entry::F64x3(f) => f as *const u8,
             Entry::I64x2(f) => f as *const u8,
-            Entry::F32Bits(f) => f as *const u8,
             Entry::F64Bits(f) => f as *const u8,
-            Entry::BitsF32(f) => f as *const u8,
         }
     }
 
@@ -109,9 +105,7 @@ impl Libcall {
             Entry::F64x2(_) => (&[DType::F64; 2], DType::F64),
             Entry::F64x3(_) => (&[DType::F64; 3], DType::F64),
             Entry::I64x2(_) => (&[DType::I64; 2], DType::I64),
-            Entry::F32Bits(_) => (&[DType::F32], DType::U32),
             Entry::F64Bits(_) => (&[DType::F64], DType::U32),
-            Entry::BitsF32(_) => (&[DType::U32], DType::F32),
         }
     }
 
@@ -127,9 +121,7 @@ impl Libcall {
             Entry::F64x2(f) => f(double(a), double(b)).to_bits(),
             Entry::F64x3(f) => f(double(a), double(b), double(c)).to_bits(),
             Entry::I64x2(f) => f(a as i64, b as i64) as u64,
-            Entry::F32Bits(f) => u64::from(f(single(a))),
             Entry::F64Bits(f) => u64::from(f(double(a))),
-            Entry::BitsF32(f) => u64::from(f(a as u32).to_bits()),
         }
     }
 
