@@ -9,6 +9,7 @@ use std::path::Path;
 use intwain_ir::{DType, Graph, ParamKind, Rows, Shape, Type, Value};
 
 use super::cx::{Cx, Fail, Out, OwnerId, T, misfit, unsupported};
+use super::forced::{self, Training};
 use super::inputs::{Inputs, Item};
 use super::masks;
 use super::order;
@@ -323,6 +324,14 @@ impl Builder {
 
     /// Imports one call of a layer whose variables belong to `owner`.
     pub(super) fn layer(&mut self, layer: &Layer, owner: OwnerId, inputs: &Inputs) -> Out {
+        let outer = self.cx.training;
+        self.cx.training = outer.inside(self.cx.generation, inputs);
+        let result = self.called(layer, owner, inputs);
+        self.cx.training = outer;
+        result
+    }
+
+    fn called(&mut self, layer: &Layer, owner: OwnerId, inputs: &Inputs) -> Out {
         match &layer.body {
             LayerBody::Input(_) => Err(misfit("an input layer is not called")),
             LayerBody::Model(inner) => {
@@ -337,6 +346,11 @@ impl Builder {
             }
             LayerBody::Leaf(config) => {
                 let (entry, import) = importable(layer)?;
+                if self.cx.training == Training::Always && forced::tells(&layer.class, config) {
+                    let what = "a call with `training=True`, which holds whatever the model is run for".to_string();
+                    let remedy = Some("call the layer without it, and save the model again");
+                    return Err(Fail::Here(ImportErrorKind::Unsupported { what, remedy }));
+                }
                 self.leaf(layer, (entry, import), config, owner, inputs)
             }
         }

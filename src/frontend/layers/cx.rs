@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use intwain_ir::ops::TypeError;
 use intwain_ir::{DType, Graph, Origin, Shape, Trainable, Type, Value};
 
+use super::forced::Training;
 use crate::frontend::error::{ImportError, ImportErrorKind};
 use crate::frontend::file::Generation;
 use crate::frontend::forms::Form;
@@ -104,6 +105,8 @@ pub(crate) struct Cx {
     pub(crate) float: Option<DType>,
     /// The type that the current layer computes in.
     pub(crate) dtype: DType,
+    /// Whether the layers of the current call behave as in training whatever the model is run for.
+    pub(crate) training: Training,
     /// Tensors and the masks that were taken off them.
     taken_off: BTreeSet<(Value, Value)>,
     /// The type that the current layer's variables are held in.
@@ -133,9 +136,9 @@ impl Cx {
             parts: Vec::new(),
         };
         let dtype = float.unwrap_or(DType::F32);
-        let (g, taken_off) = (Graph::new(name), BTreeSet::new());
+        let (g, taken_off, training) = (Graph::new(name), BTreeSet::new(), Training::AsRun);
         let (variable, sublayers, owners) = (dtype, None, vec![root]);
-        Cx { g, generation, float, dtype, variable, sublayers, taken_off, owners, owner: 0 }
+        Cx { g, generation, float, dtype, variable, sublayers, taken_off, training, owners, owner: 0 }
     }
 
     /// The owner of what is declared now.

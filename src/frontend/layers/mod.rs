@@ -11,6 +11,7 @@ mod conv;
 mod conv_lstm;
 mod core;
 mod cx;
+mod forced;
 mod image;
 mod inputs;
 mod legacy;

@@ -8,6 +8,7 @@ use super::activations::initializer;
 use super::build::Builder;
 use super::cx::{Cx, Out, T, misfit, unsupported};
 use super::inputs::Inputs;
+use super::masks::heeded;
 use crate::frontend::cursor::{At, Fields};
 use crate::frontend::error::ImportError;
 use crate::frontend::file::Generation;
@@ -165,6 +166,12 @@ pub(super) fn rms(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out 
 /// Channels in groups; statistics over a group and all of space.
 pub(super) fn group(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     let x = inputs.one()?;
+    // Keras 2 leaves masked elements out of the statistics, and fails where a mask has not all dimensions.
+    if b.cx.generation != Generation::Three
+        && let Some(mask) = heeded(&b.cx, inputs, 1, x)
+    {
+        return Err(unsupported(format!("group normalisation under a mask of shape {:?}", b.cx.dims(mask))));
+    }
     fields.irrelevant(&TRAINING);
     let epsilon = fields.f64_or("epsilon", 1e-3)?;
     let (center, scale) = (fields.bool_or("center", true)?, fields.bool_or("scale", true)?);
