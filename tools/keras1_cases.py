@@ -11,8 +11,9 @@ CHANNELS_LAST, CHANNELS_FIRST = (2, 3, 1), (3, 1, 2)
 class Twin:
     """A Keras 3 model and what Keras 1 would have stored for it: groups of tensors, in order."""
 
-    def __init__(self, model, ordering="tf", order=None, gates="apart", groups=None):
+    def __init__(self, model, ordering="tf", order=None, gates="apart", groups=None, names="written"):
         self.model, self.ordering, self.order, self.gates, self.groups = model, ordering, order, gates, groups
+        self.names = names
 
     def stored(self):
         if self.groups:
@@ -114,11 +115,11 @@ def merge(name, mode, layers=None, concat_axis=-1, dot_axes=-1):
     return {"class_name": "Merge", "config": config}
 
 
-def chain(shape, *make, ordering="tf", gates="apart"):
+def chain(shape, *make, **more):
     """A twin whose layers stand in a row."""
 
     def twin(keras):
-        return Twin(keras.Sequential([keras.Input(shape), *(m(keras.layers) for m in make)]), ordering, gates=gates)
+        return Twin(keras.Sequential([keras.Input(shape), *(m(keras.layers) for m in make)]), **more)
 
     return twin
 
@@ -314,7 +315,7 @@ PARAMETERS = {
 join_two = two_dense()
 CONV_TF = lambda *args, **more: conv2d(*args, ordering="tf", **more)
 CASES = {
-    "Sequential_0.3": (document_0_3(), chain((4,), lambda L: L.Dense(5, "tanh"), lambda L: L.Dense(2, "tanh"))),
+    "Sequential_0.3": (document_0_3(), chain((4,), lambda L: L.Dense(5, "tanh"), lambda L: L.Dense(2, "tanh"), names="numbered")),
     "Graph_shared": (graph_document(), shared_graph),
     "Merge_sum": (join_two("sum"), merged(lambda o, a, b: a + b)),
     "Merge_mul": (join_two("mul"), merged(lambda o, a, b: a * b)),

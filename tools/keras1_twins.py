@@ -11,6 +11,7 @@ layers have channels last: what is compared is the meaning and not a translation
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -192,6 +193,14 @@ TWINS = {
 }
 
 
+# What `cargo test` checks without Keras.
+GOLDEN = {
+    *("Sequential_0.3", "Graph_shared", "Merge_cos", "Merge_nested", "LSTM_cpu", "LSTM_gpu", "GRU_cpu", "Bidirectional_masked"),
+    *("Highway_1.0", "MaxoutDense", "ParametricSoftplus", "SReLU", "BatchNormalization_th", "Convolution1D_strided"),
+    *("AtrousConvolution2D", "SeparableConvolution2D", "Deconvolution2D_th", "ConvLSTM2D_th", "Padding_th", "Steps"),
+}
+
+
 def twins():
     """The corpus files that have a twin, each with a function that makes it of Keras."""
     return dict(TWINS)
@@ -217,11 +226,19 @@ def settle(twin, document, rng):
         v.assign(drawn.astype("float32"))
 
 
-def write_weights(path, groups):
-    """A weight file as Keras 1 wrote it: names of layers and of their weights in attributes, no version."""
+def write_weights(path, groups, names):
+    """A weight file as Keras 1 wrote it: names of layers and of their weights in attributes, no version. Keras 0.3 wrote numbers."""
     import h5py
 
     with h5py.File(path, "w") as file:
+        if names == "numbered":
+            file.attrs["nb_layers"] = len(groups)
+            for i, (_, tensors) in enumerate(groups):
+                group = file.create_group(f"layer_{i}")
+                group.attrs["nb_params"] = len(tensors)
+                for p, tensor in enumerate(tensors):
+                    group.create_dataset(f"param_{p}", data=tensor)
+            return
         file.attrs["layer_names"] = [name.encode() for name, _ in groups]
         for name, tensors in groups:
             group = file.create_group(name)
@@ -239,8 +256,9 @@ def draw_inputs(model, rng):
     return [rng.standard_normal(shape).astype("float32") for shape in shapes]
 
 
-def compare(binary, keras, document, make, name):
-    """Runs a document and its twin on the same weights and inputs; the difference in words, or None."""
+def compare(binary, keras, document, make, keep):
+    """Runs a document and its twin on the same weights and inputs; the difference in words, or None. What was compared is left at the
+    path `keep` with several endings, where that is given."""
     keras.utils.clear_session()
     rng = np.random.default_rng(11)
     twin = make(keras)
@@ -252,7 +270,11 @@ def compare(binary, keras, document, make, name):
         at = lambda file: os.path.join(folder, file)
         with open(at("model.json"), "w") as file:
             file.write(document if isinstance(document, str) else json.dumps(document))
-        write_weights(at("weights.h5"), twin.stored())
+        write_weights(at("weights.h5"), twin.stored(), twin.names)
+        if keep:
+            np.savez(f"{keep}.npz", **{f"in{i}": x for i, x in enumerate(inputs)}, **{f"out{i}": x for i, x in enumerate(want)})
+            shutil.copy(at("weights.h5"), f"{keep}.h5")
+            shutil.copy(at("model.json"), f"{keep}.json")
         words = ["run", at("model.json"), "--weights", at("weights.h5"), "--devices", "cpu:0", "--outputs", at("out.npz")]
         lines, shapes = input_lines(binary, at("model.json"), inputs)
         given = [line.split('"')[1] for line in lines]
@@ -296,7 +318,7 @@ def cases(corpus):
         yield name, document, make
 
 
-def check(corpus, binary, only=""):
+def check(corpus, binary, only="", goldens=None):
     """What differs between Keras 1 files and their twins, a line for each."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -307,7 +329,8 @@ def check(corpus, binary, only=""):
     wrong = []
     for name, document, make in cases(corpus):
         if only in name:
-            why = compare(binary, keras, document, make, name)
+            keep = os.path.join(goldens, name) if goldens and name in GOLDEN else None
+            why = compare(binary, keras, document, make, keep)
             print(f"twin {name}: {why or 'equal'}", flush=True)
             wrong += [f"{name}: {why}"] if why else []
     return wrong
@@ -318,8 +341,9 @@ def main():
     parser.add_argument("corpus")
     parser.add_argument("--binary", default="target/release/intwain")
     parser.add_argument("--only", default="", help="names that contain this text")
+    parser.add_argument("--goldens", metavar="DIR", help="leave what tests/formats.rs reads there: tests/goldens/keras1")
     args = parser.parse_args()
-    wrong = check(args.corpus, os.path.abspath(args.binary), args.only)
+    wrong = check(args.corpus, os.path.abspath(args.binary), args.only, args.goldens)
     print(f"{len(wrong)} wrong")
     sys.exit(1 if wrong else 0)
 

@@ -146,7 +146,12 @@ impl Inputs {
         }
         // Keras 3 writes both on every call; the command decides whether a model trains.
         let known = |name: &str| asked.1.contains(name) || matches!(name, "training" | "name");
-        match self.kwargs.iter().find(|(name, item)| !known(name) && !item.is_null()) {
+        // Early Keras 2 wrote a mask for each tensor of a list, which mostly are all null.
+        let says_nothing = |name: &str, item: &Item| match item {
+            Item::Const(Json::Array(masks)) => name == "mask" && masks.iter().all(|mask| *mask == Json::Null),
+            item => item.is_null(),
+        };
+        match self.kwargs.iter().find(|(name, item)| !known(name) && !says_nothing(name, item)) {
             Some((name, _)) => Err(unsupported(format!("the call argument `{name}`"))),
             None => Ok(()),
         }
