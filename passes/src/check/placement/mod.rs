@@ -163,7 +163,12 @@ impl<'a> Device<'a> {
             let found = whole.graph.outputs.iter().position(|o| o.name == output.name);
             let want = found.and_then(|at| self.held(whole, whole.graph.outputs[at].value, &interface.outputs[at]));
             let has = &self.meanings[output.value];
-            let right = want.as_ref().is_some_and(|want| has.iter().any(|m| same(whole, m, want)));
+            let constant = |m: &Meaning, want: &Meaning| {
+                let value = found.map(|at| whole.graph.outputs[at].value);
+                let shaped = value.is_some_and(|v| shape_of(whole.graph.ty(v), want) == *self.graph.ty(output.value));
+                matches!(m, Meaning::Splat(x) if shaped && value.and_then(|v| whole.splat(v)) == Some(*x))
+            };
+            let right = want.as_ref().is_some_and(|want| has.iter().any(|m| same(whole, m, want) || constant(m, want)));
             if !right {
                 let problem = format!("the host takes it for {want:?}, it is {has:?}");
                 faults.push(self.interface_fault(&output.name, problem));

@@ -59,6 +59,20 @@ fn every_plan_is_proved() {
     }
 }
 
+#[test]
+fn an_output_may_be_a_constant_and_no_other_one() {
+    let model = |x: f64| {
+        let mut g = mlp(4, 8);
+        let constant = g.full(intwain_ir::DType::F32, x, &intwain_ir::Shape::from([3])).unwrap();
+        g.output("constant", constant);
+        g
+    };
+    let divided = divide(&model(0.0), Strategy::Data, "cpu");
+    assert!(divided.check().is_empty(), "{}", divided.check()[0]);
+    let other = Divided { whole: model(1.0), ..divided };
+    assert!(other.check().iter().any(|fault| fault.to_string().contains("constant")));
+}
+
 /// A local graph rebuilt with something done at one node.
 fn rebuild(local: &Graph, at: NodeId, change: impl Fn(&mut Rewriter<'_>, NodeId)) -> Graph {
     let mut rewriter = Rewriter::new(local);
