@@ -200,8 +200,30 @@ SHARED = {
     "MultiHeadAttention_behind_dropout": dropped_first,
 }
 
+def in_16_bits():
+    """Fill values and sums in half precisions."""
+    out = {}
+    for kind in ("mixed_float16", "mixed_bfloat16", "float16"):
+        for name, layer in {
+            "Attention": lambda L, kind: L.Attention(use_scale=True, dtype=kind),
+            "AdditiveAttention": lambda L, kind: L.AdditiveAttention(dtype=kind),
+        }.items():
+            out[f"{name}_masked_{kind}"] = lambda L, keras, f=layer, k=kind: given_masks(L, keras, f(L, k))
+        for name, layer in {
+            "MultiHeadAttention": lambda L, kind: L.MultiHeadAttention(2, 3, dtype=kind),
+            "MultiHeadAttention_dropout": lambda L, kind: L.MultiHeadAttention(2, 3, dropout=0.2, dtype=kind),
+            "GroupQueryAttention": lambda L, kind: L.GroupQueryAttention(3, 4, 2, dtype=kind),
+        }.items():
+            cls, _, what = name.partition("_")
+            out[f"{cls}_mask_{what + '_' if what else ''}{kind}"] = lambda L, keras, f=layer, k=kind: heads(
+                L, keras, f(L, k), mask=(T, S)
+            )
+    return out
+
+
 CASES = {
     **SHARED,
+    **in_16_bits(),
     "MultiHeadAttention_gate": lambda L, keras: heads(L, keras, L.MultiHeadAttention(2, 3, value_dim=5, use_gate=True)),
     "MultiHeadAttention_window": lambda L, keras: heads(L, keras, L.MultiHeadAttention(2, 3, sliding_window=2)),
     "MultiHeadAttention_window_causal": lambda L, keras: heads(
