@@ -504,6 +504,20 @@ fn keras_3_attention_takes_the_masks_off_its_arguments() {
 }
 
 #[test]
+fn who_runs_before_the_attention_still_sees_the_mask() {
+    // Keras runs what is equally far from the outputs in the order of their list turned round.
+    for (attention_last, want) in [(false, -5.0), (true, 0.0)] {
+        let mut net = Net::new(Keras::Three);
+        let (x, w) = (net.words("a", 2), net.input("w", &[2, 2], "float32"));
+        let y = attended(&mut net, one_head(json!({})), &x, &x, &[]);
+        let max = net.call("Maximum", json!({}), &[&x, &w], &[]);
+        let outputs = if attention_last { [&max, &y] } else { [&y, &max] };
+        let got = run(&net.model(&outputs), &[ids(&[0, 3]), floats(&[1, 2, 2], &[-5., 0., -5., 0.])], &HEAD);
+        close(&[got[usize::from(!attention_last)][0]], &[want]);
+    }
+}
+
+#[test]
 fn grouped_heads_serve_several_queries() {
     let mut net = Net::new(Keras::Three);
     let (q, v) = (net.input("q", &[1, 2], "float32"), net.input("v", &[2, 2], "float32"));
