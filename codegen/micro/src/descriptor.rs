@@ -22,6 +22,27 @@ impl Element {
     }
 }
 
+/// How the elements of A and B are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Storage {
+    /// As the element type.
+    Element,
+    /// As IEEE binary16; the element type is f32.
+    F16,
+    /// As bfloat16; the element type is f32.
+    Bf16,
+}
+
+/// Where the sums are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Sums {
+    /// In C.
+    Result,
+    /// In scratch, rows of [`Plan::sums_pitch`](crate::Plan::sums_pitch) elements, for the epilogue alone. C is not touched; its
+    /// strides say how m merges, and chains start from zero.
+    Scratch,
+}
+
 /// What a chain starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Start {
@@ -120,6 +141,10 @@ pub struct Contraction {
     pub start: Start,
     /// Form in which B is given.
     pub right: RightForm,
+    /// How A and B are stored; a packed B has elements of the element type.
+    pub storage: Storage,
+    /// Where the sums are.
+    pub sums: Sums,
 }
 
 impl Contraction {
@@ -145,11 +170,19 @@ impl Contraction {
             c: Output { len: m.saturating_mul(n), base: 0, batch: vec![], m: vec![n as isize], n: vec![1] },
             start: Start::Zero,
             right: RightForm::Plain,
+            storage: Storage::Element,
+            sums: Sums::Result,
         }
     }
 
     /// Checks ranks, sizes, overflow, bounds and that results do not overlap.
     pub(crate) fn validate(&self) -> Result<(), Error> {
+        if self.storage != Storage::Element && self.element != Element::F32 {
+            return Err(Error::Storage);
+        }
+        if self.sums == Sums::Scratch && self.start == Start::Accumulate {
+            return Err(Error::NothingToContinue);
+        }
         let bytes = self.element.bytes() as i128;
         for (what, extents) in [("batch", &self.batch), ("m", &self.m), ("n", &self.n), ("k", &self.k)] {
             volume(extents, bytes).ok_or(Error::Overflow { what })?;

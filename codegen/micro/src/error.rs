@@ -62,6 +62,12 @@ pub enum Error {
         /// The field.
         field: &'static str,
     },
+    /// Operands of 16 bits with another element type than f32.
+    #[error("operands of 16 bits are summed in f32 only")]
+    Storage,
+    /// Chains that go on from old sums where the sums are in scratch.
+    #[error("sums in scratch start from zero")]
+    NothingToContinue,
     /// Extents or strides whose products overflow the address arithmetic.
     #[error("the extents or strides of {what} overflow address arithmetic")]
     Overflow {

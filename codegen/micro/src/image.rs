@@ -6,6 +6,8 @@
 //! row is a whole number of copied rows further. Every element is copied once instead of once per kernel element.
 //! With roles exchanged (weight gradients) the same copy serves: k runs over pixels, and rows are contiguous.
 
+use crate::descriptor::Storage;
+use crate::stored::Stored;
 use crate::view::{Lines, Side};
 
 /// An operand seen as an image: the fixed axis is `(planes.., heights, width)`, a line is `segments` runs.
@@ -31,7 +33,7 @@ pub(crate) struct Image {
     vertical: Option<(isize, isize)>,
     /// Elements of a copied row that exist.
     present: (usize, usize),
-    /// Nothing is absent: the operand itself serves as the copy.
+    /// Nothing is absent or converted: the operand itself serves as the copy.
     pub(crate) in_place: bool,
     /// In place, the distance from one height to the next and from one segment to the next.
     strides: (isize, isize),
@@ -47,7 +49,7 @@ pub(crate) struct Band {
 
 impl Image {
     /// The operand as an image, if it has that form.
-    pub(crate) fn new(lines: &Lines) -> Option<Image> {
+    pub(crate) fn new(lines: &Lines, storage: Storage) -> Option<Image> {
         let (width, outer) = lines.fixed.dims.split_last()?;
         let (height, planes) = match outer.split_last() {
             Some((height, planes)) => (Some(height), planes),
@@ -119,7 +121,7 @@ impl Image {
             row_stride,
             vertical: vertical.map(|w| (lines.guards[w].origin, lines.guards[w].extent)),
             present,
-            in_place: lines.guards.is_empty(),
+            in_place: storage == Storage::Element && lines.guards.is_empty(),
             strides: (h, s),
         })
     }
@@ -180,7 +182,7 @@ impl Image {
     /// # Safety
     /// `base` is the operand's first element of a buffer that holds every present element; `target` holds
     /// [`Image::band_len`] elements.
-    pub(crate) unsafe fn copy<T: Copy + Default>(&self, base: *const T, band: &Band, target: *mut T) {
+    pub(crate) unsafe fn copy<T: Copy + Default, S: Stored<T>>(&self, base: *const S, band: &Band, target: *mut T) {
         let offset = self.planes.seek(band.plane).offset;
         let (low, high) = self.present;
         for r in 0..self.rows(band.h1 - band.h0) {
@@ -192,7 +194,7 @@ impl Image {
             unsafe {
                 let row = target.add(r * self.row);
                 row.write_bytes(0, low);
-                row.add(low).copy_from_nonoverlapping(source, high - low);
+                S::copy(source, row.add(low), high - low);
                 row.add(high).write_bytes(0, self.row - high);
             }
         }

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 pub enum Isa {
     /// Plain Rust with `mul_add`; runs everywhere.
     Portable,
-    /// 256-bit vectors with FMA.
+    /// 256-bit vectors with FMA and conversions of f16.
     Avx2,
     /// 512-bit vectors.
     Avx512,
@@ -36,7 +36,9 @@ impl Isa {
 
 #[cfg(target_arch = "x86_64")]
 fn probe() -> Isa {
-    let avx2 = std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma");
+    let avx2 = std::is_x86_feature_detected!("avx2")
+        && std::is_x86_feature_detected!("fma")
+        && std::is_x86_feature_detected!("f16c");
     if avx2 && std::is_x86_feature_detected!("avx512f") {
         Isa::Avx512
     } else if avx2 {

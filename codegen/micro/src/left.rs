@@ -5,6 +5,7 @@ use crate::kernel::{Float, Order};
 use crate::pack::{self, Part};
 use crate::plan::Left;
 use crate::run::{Block, Call, Work};
+use crate::stored::Stored;
 
 /// The rows of one tile: the first, their number, and where their A begins.
 #[derive(Debug, Clone, Copy)]
@@ -26,12 +27,12 @@ pub(crate) struct LeftPart<T> {
     pub(crate) segment_step: isize,
 }
 
-impl<T: Float> Call<'_, T> {
+impl<T: Float, S: Stored<T>> Call<'_, T, S> {
     /// A for one block of k.
     ///
     /// # Safety
     /// `a` is the operand's first element for the block's batch; the part lies inside the operand.
-    pub(crate) unsafe fn left_part(&self, a: *const T, block: &Block, k0: usize, ks: usize) -> LeftPart<T> {
+    pub(crate) unsafe fn left_part(&self, a: *const S, block: &Block, k0: usize, ks: usize) -> LeftPart<T> {
         let plan = self.plan;
         let rows = block.m1 - block.m0;
         let whole = |base: *const T, order, step| LeftPart {
@@ -49,7 +50,7 @@ impl<T: Float> Call<'_, T> {
                     Order::Rows => (step, 1),
                     Order::Columns => (1, step),
                 };
-                let base = a.wrapping_offset(block.m0 as isize * row + k0 as isize * column);
+                let base = a.cast::<T>().wrapping_offset(block.m0 as isize * row + k0 as isize * column);
                 // SAFETY: scratch holds a strip for every row.
                 let strips = unsafe { self.even_strips(rows, row) };
                 LeftPart { strips, ..whole(base, order, Some(step)) }
@@ -67,7 +68,7 @@ impl<T: Float> Call<'_, T> {
             }
             Left::Image { order } => {
                 let image = plan.image.as_ref().expect("an image plan has an image");
-                let base = if image.in_place { a } else { self.left.cast_const() };
+                let base = if image.in_place { a.cast() } else { self.left.cast_const() };
                 let part = LeftPart { segment: ks.min(plan.split.unit), ..whole(base, order, Some(image.pixel)) };
                 let segments = ks.div_ceil(plan.split.unit);
                 // SAFETY: scratch holds the copy of the block's rows, and a strip for every row.
@@ -91,7 +92,7 @@ impl<T: Float> Call<'_, T> {
     ///
     /// # Safety
     /// The strip is one of `work`'s.
-    pub(crate) unsafe fn copy(&self, work: &Work<T>, strip: Strip) {
+    pub(crate) unsafe fn copy(&self, work: &Work<T, S>, strip: Strip) {
         let plan = self.plan;
         let part = Part { k0: work.k0, ks: work.ks, o0: work.block.m0 + strip.row, os: strip.count };
         if part.ks == 0 {
@@ -127,7 +128,7 @@ impl<T: Float> Call<'_, T> {
     }
 
     /// Tiles over whole image rows; the first block of k copies them.
-    unsafe fn image_rows(&self, image: &Image, a: *const T, block: &Block, k0: usize) -> usize {
+    unsafe fn image_rows(&self, image: &Image, a: *const S, block: &Block, k0: usize) -> usize {
         let unit = self.plan.split.unit;
         let inside = (k0 / unit) as isize * image.segment_step() + (k0 % unit) as isize;
         let (mut copied, mut count, mut first) = (0, 0, 0);
@@ -153,7 +154,7 @@ impl<T: Float> Call<'_, T> {
     }
 
     /// Tiles over the contiguous runs of m, with k over the pixels of `heights` image rows from `first` on.
-    unsafe fn image_columns(&self, image: &Image, a: *const T, block: &Block, first: usize, heights: usize) -> usize {
+    unsafe fn image_columns(&self, image: &Image, a: *const S, block: &Block, first: usize, heights: usize) -> usize {
         let mut start = 0;
         for band in image.bands(first, first + heights) {
             if image.in_place {

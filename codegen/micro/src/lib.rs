@@ -31,6 +31,10 @@
 //! which is exact. Absent elements take part as 0 like any other element: beside a NaN or infinite weight they give
 //! NaN, and `fma(0, w, -0)` is +0. Only the payload of NaNs is unspecified. With K = 0, C becomes +0 (or stays).
 //!
+//! A and B may be stored as f16 or bf16 ([`Storage`]): they are converted to f32, which holds every one of them, where they
+//! are copied or packed, and the chains are those of f32. Sums of which nothing but the epilogue wants to know stay in
+//! scratch ([`Sums::Scratch`]).
+//!
 //! # How it works
 //!
 //! *Canonical form* (`view`). Dims of extent 1 go, windows that never miss become strides, an input dilation that all
@@ -75,9 +79,10 @@ mod left;
 mod pack;
 mod plan;
 mod run;
+mod stored;
 mod view;
 
-pub use descriptor::{Contraction, Element, Operand, Output, RightForm, Start, Window};
+pub use descriptor::{Contraction, Element, Operand, Output, RightForm, Start, Storage, Sums, Window};
 pub use error::{Array, Error};
 pub use isa::Isa;
 pub use plan::{ALIGNMENT, Epilogue, EpilogueFn, Plan};

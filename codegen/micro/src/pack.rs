@@ -1,5 +1,6 @@
 //! Packing: operands as the micro-kernels read them.
 
+use crate::stored::Stored;
 use crate::view::{Along, Source};
 
 /// A rectangle of an operand: `k` from `k0`, and places of the outer axis (m or n) from `o0`.
@@ -16,9 +17,9 @@ pub(crate) struct Part {
 /// # Safety
 /// As for [`Lines::gather`](crate::view::Lines::gather); `target` holds `ks * width` elements and `spare` holds
 /// `ks * os` if lines run along k. `transpose` suits the processor.
-pub(crate) unsafe fn panel<T: Copy + Default>(
+pub(crate) unsafe fn panel<T: Copy + Default, S: Stored<T>>(
     source: &Source,
-    base: *const T,
+    base: *const S,
     part: Part,
     width: usize,
     target: *mut T,
@@ -33,14 +34,14 @@ pub(crate) unsafe fn panel<T: Copy + Default>(
             let first = base.wrapping_offset(o0 as isize + k0 as isize * step);
             // SAFETY: row k of the source is `os` elements at `k * step`; the target has room for `width`.
             unsafe {
-                match (os == width, width) {
-                    (true, 32) => blocks::<T, 32>(first, step, ks, target),
-                    (true, 16) => blocks::<T, 16>(first, step, ks, target),
-                    (true, 8) => blocks::<T, 8>(first, step, ks, target),
+                match (os == width && S::IN_PLACE, width) {
+                    (true, 32) => blocks::<T, 32>(first.cast(), step, ks, target),
+                    (true, 16) => blocks::<T, 16>(first.cast(), step, ks, target),
+                    (true, 8) => blocks::<T, 8>(first.cast(), step, ks, target),
                     _ => {
                         for k in 0..ks {
                             let row = target.add(k * width);
-                            copy_short(first.wrapping_offset(k as isize * step), row, os);
+                            S::copy(first.wrapping_offset(k as isize * step), row, os);
                             row.add(os).write_bytes(0, width - os);
                         }
                     }
@@ -60,12 +61,12 @@ pub(crate) unsafe fn panel<T: Copy + Default>(
                 lines.fixed.advance(&mut fixed);
             }
         }
-        (Along::K, Some(step)) => {
+        (Along::K, Some(step)) if S::IN_PLACE => {
             let first = base.wrapping_offset(o0 as isize * step + k0 as isize);
             // SAFETY: line o of the source is `ks` elements at `o * step`.
-            unsafe { transpose(first, step, ks, os, width, target) };
+            unsafe { transpose(first.cast(), step, ks, os, width, target) };
         }
-        (Along::K, None) => {
+        (Along::K, Some(_) | None) => {
             // SAFETY: `spare` holds the lines one after another.
             unsafe {
                 rows(source, base, part, ks, spare);
@@ -121,9 +122,9 @@ unsafe fn blocks<T: Copy, const N: usize>(first: *const T, step: isize, count: u
 ///
 /// # Safety
 /// As for [`Lines::gather`](crate::view::Lines::gather); `target` holds `os` lines of `pitch >= ks` elements.
-pub(crate) unsafe fn rows<T: Copy + Default>(
+pub(crate) unsafe fn rows<T: Copy + Default, S: Stored<T>>(
     source: &Source,
-    base: *const T,
+    base: *const S,
     part: Part,
     pitch: usize,
     target: *mut T,

@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use crate::descriptor::{Contraction, Element, RightForm, Start};
+use crate::descriptor::{Contraction, Element, RightForm, Start, Storage, Sums};
 use crate::error::Error;
 use crate::image::Image;
 use crate::isa::Isa;
 use crate::kernel::{Float, Kernels, Order};
 use crate::left::Strip;
 use crate::run;
+use crate::stored;
 use crate::view::{Along, Canonical, canonical};
 
 /// Called on a rectangle of C once its chains are complete: `(ctx, b, m0, m1, n0, n1)`, ends exclusive, b, m and n
@@ -22,6 +23,9 @@ pub struct Epilogue {
     pub function: EpilogueFn,
     /// Its first argument.
     pub context: *const (),
+    /// Of [`Sums::Scratch`]: where it finds the address of the sums, as if that of row 0 and column 0 were stored too. Null
+    /// otherwise.
+    pub sums: *mut *mut u8,
 }
 
 /// How the kernels get A.
@@ -90,6 +94,7 @@ pub(crate) struct Scratch {
     pub(crate) a: usize,
     pub(crate) b: usize,
     pub(crate) spare: usize,
+    pub(crate) sums: usize,
     pub(crate) total: usize,
 }
 
@@ -100,6 +105,8 @@ pub const ALIGNMENT: usize = 64;
 #[derive(Debug)]
 pub struct Plan {
     element: Element,
+    storage: Storage,
+    pub(crate) sums: Sums,
     pub(crate) isa: Isa,
     pub(crate) start: Start,
     pub(crate) batches: usize,
@@ -125,6 +132,32 @@ pub struct Plan {
     pub(crate) scratch: Scratch,
 }
 
+/// Runs a call with the types of stored elements and of the kernels' elements.
+macro_rules! dispatch {
+    ($plan:expr, $stored:ident, $element:ident, $call:expr) => {
+        dispatch!(@ $plan, $stored, $element, $call, [
+            (Element::F32, Storage::Element, _) => f32, f32;
+            (Element::F64, _, _) => f64, f64;
+            #[cfg(target_arch = "x86_64")] (Element::F32, Storage::F16, Isa::Avx512) => stored::F16Avx512, f32;
+            #[cfg(target_arch = "x86_64")] (Element::F32, Storage::F16, Isa::Avx2) => stored::F16Avx2, f32;
+            #[cfg(target_arch = "x86_64")] (Element::F32, Storage::Bf16, Isa::Avx512) => stored::Bf16Avx512, f32;
+            #[cfg(target_arch = "x86_64")] (Element::F32, Storage::Bf16, Isa::Avx2) => stored::Bf16Avx2, f32;
+            (Element::F32, Storage::F16, _) => stored::F16, f32;
+            (Element::F32, Storage::Bf16, _) => stored::Bf16, f32;
+        ])
+    };
+    (@ $plan:expr, $stored:ident, $element:ident, $call:expr,
+     [$($(#[$only:meta])? ($of:pat, $storage:pat, $isa:pat) => $s:ty, $t:ty;)+]) => {
+        match ($plan.element, $plan.storage, $plan.isa) {
+            $($(#[$only])? ($of, $storage, $isa) => {
+                type $stored = $s;
+                type $element = $t;
+                $call
+            })+
+        }
+    };
+}
+
 impl Plan {
     /// Checks `contraction` and chooses how to run it with `isa`.
     ///
@@ -146,6 +179,8 @@ impl Plan {
         let product = |extents: &[usize]| extents.iter().product::<usize>();
         let mut plan = Plan {
             element: d.element,
+            storage: d.storage,
+            sums: d.sums,
             isa,
             start: d.start,
             batches: product(&d.batch),
@@ -235,13 +270,14 @@ impl Plan {
             Along::K => (Order::Rows, Left::Rows),
             Along::Outer => (Order::Columns, Left::Columns),
         };
-        if let Some(step) = lines.fixed.uniform().filter(|_| plain)
+        let in_place = self.storage == Storage::Element;
+        if let Some(step) = lines.fixed.uniform().filter(|_| plain && in_place)
             && (order == Order::Columns || self.n <= 2 * self.panel || !aliases(step, bytes))
         {
             self.left = Left::Direct { order, step };
             return;
         }
-        let image = if self.k == 0 { None } else { Image::new(lines) };
+        let image = if self.k == 0 { None } else { Image::new(lines, self.storage) };
         self.image = image.filter(|image| {
             let (copied, im2col) = image.copied(lines.run.len * image.segments);
             let pays = image.in_place || copied.saturating_mul(3) <= im2col.saturating_mul(2);
@@ -261,7 +297,7 @@ impl Plan {
             lines.is_plain() && self.problem.b.along == Along::Outer && (lines.run.step == 1 || lines.run.len == 1)
         });
         let whole = self.n.next_multiple_of(self.panel).saturating_mul(self.k).saturating_mul(bytes);
-        match step {
+        match step.filter(|_| self.storage == Storage::Element) {
             Some(step) if self.m <= 2 * tile => Right::Direct { step },
             Some(step) if whole <= DIRECT_BYTES && !aliases(step, bytes) => Right::Direct { step },
             Some(_) | None if whole <= WHOLE_BYTES && self.m > MOST_ROWS => Right::Whole,
@@ -302,7 +338,12 @@ impl Plan {
         s.a = s.strips + round(rows * size_of::<Strip>());
         s.b = s.a + round(a * bytes);
         s.spare = s.b + round(b * bytes);
-        s.total = s.spare + round(spare * bytes) + ALIGNMENT;
+        s.sums = s.spare + round(spare * bytes);
+        let sums = match self.sums {
+            Sums::Result => 0,
+            Sums::Scratch => rows * self.sums_pitch(),
+        };
+        s.total = s.sums + round(sums * bytes) + ALIGNMENT;
         self.scratch = s;
     }
 
@@ -311,6 +352,14 @@ impl Plan {
     pub(crate) fn left_pitch(&self) -> usize {
         let line = ALIGNMENT / self.element.bytes();
         let pitch = self.k_block.next_multiple_of(line);
+        if (pitch / line).is_multiple_of(8) { pitch + line } else { pitch }
+    }
+
+    /// Distance between rows of sums in scratch, chosen like that of copied rows.
+    #[must_use]
+    pub fn sums_pitch(&self) -> usize {
+        let line = ALIGNMENT / self.element.bytes();
+        let pitch = self.n_block.min(self.n.next_multiple_of(self.panel)).next_multiple_of(line);
         if (pitch / line).is_multiple_of(8) { pitch + line } else { pitch }
     }
 
@@ -362,13 +411,8 @@ impl Plan {
     /// `b` points to B's buffer as the descriptor has it, `packed` to [`Plan::packed_len`] elements that do not overlap
     /// it; both are aligned for the element type.
     pub unsafe fn pack(&self, b: *const u8, packed: *mut u8) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe {
-            match self.element {
-                Element::F32 => run::pack::<f32>(self, b.cast(), packed.cast()),
-                Element::F64 => run::pack::<f64>(self, b.cast(), packed.cast()),
-            }
-        }
+        // SAFETY: the caller's promise, passed on; the processor has the plan's instruction set.
+        dispatch!(self, S, T, unsafe { run::pack::<T, S>(self, b.cast(), packed.cast()) });
     }
 
     /// Runs a range of tasks. Each task writes its own elements of C only; any division of `0..tasks()` over threads, in
@@ -392,13 +436,10 @@ impl Plan {
     ) {
         assert!(tasks.end <= self.tasks(), "tasks {tasks:?} of {}", self.tasks());
         assert!(scratch.len() >= self.scratch.total, "{} bytes of scratch, not {}", scratch.len(), self.scratch.total);
-        // SAFETY: the caller's promise, passed on; scratch is large enough.
-        unsafe {
-            match self.element {
-                Element::F32 => run::tasks::<f32>(self, a.cast(), b.cast(), c.cast(), epilogue, tasks, scratch),
-                Element::F64 => run::tasks::<f64>(self, a.cast(), b.cast(), c.cast(), epilogue, tasks, scratch),
-            }
-        }
+        // SAFETY: the caller's promise, passed on; scratch is large enough, the processor has the plan's instruction set.
+        dispatch!(self, S, T, unsafe {
+            run::tasks::<T, S>(self, a.cast(), b.cast(), c.cast(), epilogue, tasks, scratch);
+        });
     }
 }
 

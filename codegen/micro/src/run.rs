@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use crate::descriptor::Start;
+use crate::descriptor::{Start, Sums};
 use crate::kernel::{Float, Kernels, Tile};
 use crate::left::{LeftPart, Strip};
 use crate::pack::{self, Part};
 use crate::plan::{ALIGNMENT, Epilogue, Plan, Right};
+use crate::stored::Stored;
 use crate::view::Along;
 
 /// A rectangle of C.
@@ -20,11 +21,11 @@ pub(crate) struct Block {
 }
 
 /// The arrays and scratch of one call.
-pub(crate) struct Call<'p, T: 'static> {
+pub(crate) struct Call<'p, T: 'static, S> {
     pub(crate) plan: &'p Plan,
     pub(crate) kernels: &'static Kernels<T>,
-    pub(crate) a: *const T,
-    pub(crate) b: *const T,
+    pub(crate) a: *const S,
+    pub(crate) b: *const S,
     pub(crate) c: *mut T,
     pub(crate) epilogue: Option<Epilogue>,
     pub(crate) c_rows: *mut isize,
@@ -32,16 +33,17 @@ pub(crate) struct Call<'p, T: 'static> {
     pub(crate) left: *mut T,
     pub(crate) right: *mut T,
     pub(crate) spare: *mut T,
+    pub(crate) sums: *mut T,
     /// Copy and columns whose B is packed in scratch for all of K.
     pub(crate) kept: Option<(isize, usize, usize)>,
 }
 
 /// # Safety
 /// See [`Plan::run`].
-pub(crate) unsafe fn tasks<T: Float>(
+pub(crate) unsafe fn tasks<T: Float, S: Stored<T>>(
     plan: &Plan,
-    a: *const T,
-    b: *const T,
+    a: *const S,
+    b: *const S,
     c: *mut T,
     epilogue: Option<Epilogue>,
     tasks: Range<usize>,
@@ -65,6 +67,7 @@ pub(crate) unsafe fn tasks<T: Float>(
         left: start.wrapping_add(layout.a).cast(),
         right: start.wrapping_add(layout.b).cast(),
         spare: start.wrapping_add(layout.spare).cast(),
+        sums: start.wrapping_add(layout.sums).cast(),
         kept: None,
     };
     let (rows, columns) = (plan.row_tasks(), plan.column_tasks());
@@ -100,7 +103,7 @@ pub(crate) struct RightPart<T> {
     tail: Option<*const T>,
 }
 
-impl<T: Float> Call<'_, T> {
+impl<T: Float, S: Stored<T>> Call<'_, T, S> {
     /// Computes one rectangle of C.
     ///
     /// # Safety
@@ -111,18 +114,32 @@ impl<T: Float> Call<'_, T> {
         let a = self.a.wrapping_offset(plan.problem.a.base + a_batch.seek(block.batch).offset);
         let b = match plan.right {
             Right::Packed => {
-                self.b.wrapping_add(packed_batch.seek(block.batch).offset as usize * plan.packed_copy_len())
+                let packed = self.b.cast::<T>();
+                packed.wrapping_add(packed_batch.seek(block.batch).offset as usize * plan.packed_copy_len()).cast()
             }
             Right::Direct { .. } | Right::Whole | Right::Block => {
                 self.b.wrapping_offset(plan.problem.b.base + b_batch.seek(block.batch).offset)
             }
         };
-        let c = self.c.wrapping_offset(plan.c_base + c_batch.seek(block.batch).offset);
+        let pitch = plan.sums_pitch();
+        let c = match plan.sums {
+            Sums::Result => self.c.wrapping_offset(plan.c_base + c_batch.seek(block.batch).offset),
+            Sums::Scratch => self.sums.wrapping_sub(block.n0),
+        };
         let mut row = plan.problem.c_rows.seek(block.m0);
         for i in 0..block.m1 - block.m0 {
+            let offset = match plan.sums {
+                Sums::Result => row.offset,
+                Sums::Scratch => (i * pitch) as isize,
+            };
             // SAFETY: scratch holds an offset for every row of a block.
-            unsafe { *self.c_rows.add(i) = row.offset };
+            unsafe { *self.c_rows.add(i) = offset };
             plan.problem.c_rows.advance(&mut row);
+        }
+        if let (Sums::Scratch, Some(epilogue)) = (plan.sums, &self.epilogue) {
+            let first = c.wrapping_sub(block.m0 * pitch);
+            // SAFETY: the caller gives a place for the address.
+            unsafe { *epilogue.sums = first.cast() };
         }
         let mut k0 = 0;
         loop {
@@ -142,7 +159,7 @@ impl<T: Float> Call<'_, T> {
         }
     }
 
-    unsafe fn right_part(&mut self, b: *const T, block: &Block, k0: usize, ks: usize) -> RightPart<T> {
+    unsafe fn right_part(&mut self, b: *const S, block: &Block, k0: usize, ks: usize) -> RightPart<T> {
         let plan = self.plan;
         let width = plan.panel;
         let panel = (plan.k * width) as isize;
@@ -150,11 +167,11 @@ impl<T: Float> Call<'_, T> {
         let slot = plan.problem.batch[3].seek(block.batch).offset;
         match plan.right {
             Right::Packed => {
-                let base = b.wrapping_add(block.n0 * plan.k + k0 * width);
+                let base = b.cast::<T>().wrapping_add(block.n0 * plan.k + k0 * width);
                 RightPart { base, step, panel, tail: None }
             }
             Right::Direct { step } => {
-                let base = b.wrapping_offset(block.n0 as isize + k0 as isize * step);
+                let base = b.cast::<T>().wrapping_offset(block.n0 as isize + k0 as isize * step);
                 let whole = columns / width * width;
                 let tail = (whole < columns).then(|| {
                     let part = Part { k0, ks, o0: block.n0 + whole, os: columns - whole };
@@ -182,7 +199,7 @@ impl<T: Float> Call<'_, T> {
     }
 
     /// Packs columns of B into scratch, panels of `depth` rows.
-    unsafe fn pack_right(&self, b: *const T, part: Part, depth: usize) {
+    unsafe fn pack_right(&self, b: *const S, part: Part, depth: usize) {
         if part.ks > 0 {
             // SAFETY: the caller chose a part that scratch holds.
             unsafe { panels(self.plan, b, part, depth, self.right, self.spare) };
@@ -193,7 +210,7 @@ impl<T: Float> Call<'_, T> {
     ///
     /// A tile's rows of A stay in the first cache while panels of B stream by from the second, and rows of C are
     /// written as a whole.
-    unsafe fn tiles(&self, work: &Work<T>) {
+    unsafe fn tiles(&self, work: &Work<T, S>) {
         let block = &work.block;
         let columns = block.n1 - block.n0;
         let mut finished = 0;
@@ -217,14 +234,14 @@ impl<T: Float> Call<'_, T> {
     }
 
     unsafe fn finish(&self, done: &Block) {
-        if let Some(Epilogue { function, context }) = self.epilogue {
+        if let Some(Epilogue { function, context, .. }) = self.epilogue {
             // SAFETY: the chains of this rectangle are complete and nobody else touches it.
             unsafe { function(context, done.batch, done.m0, done.m1, done.n0, done.n1) };
         }
     }
 
     /// One kernel call; returns its columns.
-    unsafe fn tile(&self, work: &Work<T>, strip: Strip, column: usize) -> usize {
+    unsafe fn tile(&self, work: &Work<T, S>, strip: Strip, column: usize) -> usize {
         let Work { block, left, right, .. } = work;
         let panel = self.plan.panel;
         let lanes = self.kernels.lanes;
@@ -261,11 +278,11 @@ impl<T: Float> Call<'_, T> {
 }
 
 /// A rectangle of C and a block of k, with the operands ready for the kernels.
-pub(crate) struct Work<T> {
+pub(crate) struct Work<T, S> {
     pub(crate) block: Block,
     pub(crate) k0: usize,
     pub(crate) ks: usize,
-    pub(crate) a: *const T,
+    pub(crate) a: *const S,
     pub(crate) left: LeftPart<T>,
     pub(crate) right: RightPart<T>,
     pub(crate) c: *mut T,
@@ -280,7 +297,14 @@ const EPILOGUE_ELEMENTS: usize = 4096;
 ///
 /// # Safety
 /// See [`pack::panel`].
-unsafe fn panels<T: Float>(plan: &Plan, b: *const T, part: Part, depth: usize, target: *mut T, spare: *mut T) {
+unsafe fn panels<T: Float, S: Stored<T>>(
+    plan: &Plan,
+    b: *const S,
+    part: Part,
+    depth: usize,
+    target: *mut T,
+    spare: *mut T,
+) {
     let source = &plan.problem.b;
     let width = plan.panel;
     let transpose = T::kernels(plan.isa).transpose;
@@ -303,7 +327,7 @@ const ROWS_PACKED_TOGETHER: usize = 8;
 
 /// # Safety
 /// See [`Plan::pack`].
-pub(crate) unsafe fn pack<T: Float>(plan: &Plan, b: *const T, packed: *mut T) {
+pub(crate) unsafe fn pack<T: Float, S: Stored<T>>(plan: &Plan, b: *const S, packed: *mut T) {
     if plan.packed_len() == 0 {
         return;
     }

@@ -6,6 +6,7 @@
 
 use crate::descriptor::{Contraction, Operand, Window};
 use crate::error::Error;
+use crate::stored::Stored;
 
 pub(crate) const MAX_DIMS: usize = 8;
 pub(crate) const MAX_WINDOWS: usize = 6;
@@ -145,9 +146,9 @@ impl Lines {
     /// # Safety
     /// `base` is the operand's first element of a buffer that holds every valid element, the positions exist, and
     /// `target` has room for `count` elements.
-    pub(crate) unsafe fn gather<T: Copy + Default>(
+    pub(crate) unsafe fn gather<T: Copy + Default, S: Stored<T>>(
         &self,
-        base: *const T,
+        base: *const S,
         fixed: &Cursor,
         start: &(Cursor, usize),
         count: usize,
@@ -176,9 +177,9 @@ impl Lines {
     /// # Safety
     /// As for [`Lines::gather`].
     #[inline]
-    unsafe fn piece<T: Copy + Default>(
+    unsafe fn piece<T: Copy + Default, S: Stored<T>>(
         &self,
-        base: *const T,
+        base: *const S,
         fixed: &Cursor,
         place: &Cursor,
         first: usize,
@@ -231,15 +232,15 @@ unsafe fn zero<T: Copy + Default>(target: *mut T, count: usize) {
 }
 
 #[inline]
-unsafe fn copy<T: Copy>(source: *const T, step: isize, target: *mut T, count: usize) {
+unsafe fn copy<T: Copy, S: Stored<T>>(source: *const S, step: isize, target: *mut T, count: usize) {
     if step == 1 {
         // SAFETY: both sides hold `count` elements; the target is scratch, which no operand overlaps.
-        unsafe { crate::pack::copy_short(source, target, count) };
+        unsafe { S::copy(source, target, count) };
         return;
     }
     for i in 0..count {
         // SAFETY: as above, with the source spaced by `step`.
-        unsafe { *target.add(i) = *source.offset(i as isize * step) };
+        unsafe { *target.add(i) = (*source.offset(i as isize * step)).value() };
     }
 }
 

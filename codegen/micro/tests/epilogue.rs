@@ -49,7 +49,7 @@ proptest! {
             let mut c = vec![0f32; d.c.len];
             let pointer = c.as_mut_ptr();
             let seen = Seen { columns: n, rows: m, c: pointer, count: RefCell::new(vec![0; d.c.len]) };
-            let epilogue = Epilogue { function: double, context: (&raw const seen).cast() };
+            let epilogue = Epilogue { function: double, context: (&raw const seen).cast(), sums: std::ptr::null_mut() };
             // SAFETY: `c` outlives the call; the epilogue and the kernels take turns.
             let view = unsafe { std::slice::from_raw_parts_mut(pointer, d.c.len) };
             run_cut(&plan, RightForm::Plain, &a, &b, view, Some(epilogue), &cuts);

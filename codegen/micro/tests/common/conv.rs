@@ -1,6 +1,6 @@
 //! Convolutions over channels-last images as descriptors.
 
-use intwain_micro::{Contraction, Element, Operand, Output, RightForm, Start, Window};
+use intwain_micro::{Contraction, Element, Operand, Output, RightForm, Start, Storage, Sums, Window};
 
 /// One spatial dim.
 #[derive(Debug, Clone, Copy)]
@@ -96,6 +96,8 @@ impl Conv {
             },
             start: Start::Zero,
             right: RightForm::Plain,
+            storage: Storage::Element,
+            sums: Sums::Result,
         }
     }
 

@@ -3,7 +3,9 @@
 
 pub mod conv;
 
-use intwain_micro::{Contraction, Element, Epilogue, Isa, Operand, Output, Plan, RightForm, Start, Window};
+use intwain_micro::{
+    Contraction, Element, Epilogue, Isa, Operand, Output, Plan, RightForm, Start, Storage, Sums, Window,
+};
 
 /// f32 or f64 with exact fused multiply-add and bit comparison.
 pub trait Real: Copy + Default + PartialEq + std::fmt::Debug {
@@ -289,6 +291,19 @@ impl Draw<'_> {
             n: (0..n.len()).map(|i| n[i + 1..].iter().product::<usize>() as isize).collect(),
         };
         let start = if self.below(2) == 0 { Start::Zero } else { Start::Accumulate };
-        Contraction { element, batch, m, n, k, a, b, c, start, right: RightForm::Plain }
+        Contraction {
+            element,
+            batch,
+            m,
+            n,
+            k,
+            a,
+            b,
+            c,
+            start,
+            right: RightForm::Plain,
+            storage: Storage::Element,
+            sums: Sums::Result,
+        }
     }
 }
