@@ -1,7 +1,8 @@
 //! The contraction schedule: sums of products become one call of the packed micro-kernels, the rest of the expression
 //! an epilogue on the rectangles that they finish.
 //!
-//! Recognised is a chain of fused multiply-adds over all result axes whose factors are plain loads of f32 or f64. Axes
+//! Recognised is a chain of fused multiply-adds over all result axes whose factors are plain loads of f32 or f64, or of f16
+//! or bf16 widened to f32; where no result is of the sums' type, the sums stay in scratch. Axes
 //! that only the left factor reads are rows, those that only the right factor reads are columns, those that both read
 //! are batch, and the reduced ones are the inner axis. The result's innermost axes must be the columns; for a grouped
 //! convolution the channel axis is divided into group and channel first. Guards become windows, so padding, strides and
@@ -12,7 +13,7 @@ use super::roles::{divide_groups, orient, the_sum};
 use intwain_ir::compute::{Atom, Axis, Guard, Index};
 use intwain_ir::scalar::{Binary, Scalar};
 use intwain_ir::{DType, Type};
-use intwain_micro::{Contraction, Element, Operand, Output, RightForm, Start, Window};
+use intwain_micro::{Contraction, Element, Operand, Output, RightForm, Start, Storage, Sums, Window};
 
 /// A contraction with what follows it.
 #[derive(Clone, Debug)]
@@ -23,10 +24,11 @@ pub(super) struct Recognised {
     pub(super) a: usize,
     /// The operand that is the right factor.
     pub(super) b: usize,
-    /// The result that holds the sums.
-    pub(super) c: usize,
-    /// What is computed from the sums, which it reads as one more operand; `None` if they are the result.
-    pub(super) epilogue: Option<Nest>,
+    /// The result that holds the sums; `None` if they are in scratch.
+    pub(super) c: Option<usize>,
+    nest: Nest,
+    sum: NodeId,
+    operands: usize,
     /// Result axes by role.
     pub(super) batch: Vec<Axis>,
     /// Rows.
@@ -51,8 +53,12 @@ pub(super) fn recognise(nest: &Nest, operands: &[&Type], results: &[&Type]) -> O
     if nest.nodes[sum].free != all {
         return None;
     }
-    let c = nest.results.iter().zip(results).position(|(_, t)| t.dtype == nest.nodes[sum].dtype)?;
     let (left, right) = orient(&nest, x, y)?;
+    let (left, right, storage) = stored(&nest, left, right)?;
+    let c = nest.results.iter().zip(results).position(|(_, t)| t.dtype == nest.nodes[sum].dtype);
+    if c.is_none() && storage == Storage::Element {
+        return None;
+    }
     let only = |set: u64, not: u64| -> Vec<Axis> {
         nest.axes.iter().copied().filter(|a| set & (1 << a.0) != 0 && not & (1 << a.0) == 0).collect()
     };
@@ -65,9 +71,63 @@ pub(super) fn recognise(nest: &Nest, operands: &[&Type], results: &[&Type]) -> O
     let mut sides = Sides { nest: &nest, batch: &batch, rows: &rows, columns: &columns, inner: &inner, extra_k: 0 };
     let (a, a_operand, extra_rows) = sides.operand(left, operands, &rows)?;
     let (b, b_operand, extra_columns) = sides.operand(right, operands, &columns)?;
-    let contraction = sides.contraction(element, [a, b], [extra_rows, extra_columns], results[c])?;
-    let epilogue = epilogue(&nest, sum, operands.len());
-    Some(Recognised { contraction, a: a_operand, b: b_operand, c, epilogue, batch, rows, columns })
+    let result = results[c.unwrap_or(0)];
+    let mut contraction = sides.contraction(element, [a, b], [extra_rows, extra_columns], result)?;
+    contraction.storage = storage;
+    contraction.sums = if c.is_some() { Sums::Result } else { Sums::Scratch };
+    let (a, b, operands) = (a_operand, b_operand, operands.len());
+    Some(Recognised { contraction, a, b, c, nest, sum, operands, batch, rows, columns })
+}
+
+/// The loads behind the factors, and how their elements are stored.
+fn stored(nest: &Nest, left: NodeId, right: NodeId) -> Option<(NodeId, NodeId, Storage)> {
+    let narrow = |node: NodeId| match nest.nodes[node].op {
+        Op::Cast(x) if nest.nodes[node].dtype == DType::F32 => match nest.nodes[x].dtype {
+            DType::F16 => Some((x, Storage::F16)),
+            DType::BF16 => Some((x, Storage::Bf16)),
+            _ => None,
+        },
+        _ => None,
+    };
+    match (narrow(left), narrow(right)) {
+        (None, None) => Some((left, right, Storage::Element)),
+        (Some((a, s)), Some((b, t))) if s == t => Some((a, b, s)),
+        _ => None,
+    }
+}
+
+impl Recognised {
+    /// What is computed from the sums, which it reads as one more operand; `None` if they are the result. `pitch` is the
+    /// distance between rows of sums in scratch.
+    pub(super) fn epilogue(&self, pitch: usize) -> Option<Nest> {
+        if self.nest.results == [self.sum] {
+            return None;
+        }
+        let at = match self.c {
+            Some(_) => self.nest.store.clone(),
+            None => self.number(&self.rows).times(pitch as i64) + self.number(&self.columns),
+        };
+        let mut rest = self.nest.clone();
+        let fill = Scalar::zero(rest.nodes[self.sum].dtype);
+        let load = Op::Load { operand: self.operands, at, guards: Vec::new(), fill };
+        rest.nodes[self.sum] = Node { op: load, ..rest.nodes[self.sum].clone() };
+        rest.prune();
+        Some(rest)
+    }
+
+    /// Elements of the sums in scratch, as the epilogue numbers them.
+    pub(super) fn sums(&self, pitch: usize) -> usize {
+        (product(&self.nest, &self.rows) * pitch).max(1) + product(&self.nest, &self.columns)
+    }
+
+    /// Positions of axes in row-major order.
+    fn number(&self, axes: &[Axis]) -> Index {
+        let mut number = Index::constant(0);
+        for axis in axes {
+            number = number.times(self.nest.extent(*axis) as i64) + Index::axis(*axis);
+        }
+        number
+    }
 }
 
 /// Whether the chain is over factors that both read the innermost result axis, as in a depthwise convolution: loops
@@ -82,19 +142,6 @@ pub(super) fn is_elementwise(nest: &Nest) -> bool {
 
 fn product(nest: &Nest, axes: &[Axis]) -> usize {
     axes.iter().map(|a| nest.extent(*a)).product()
-}
-
-/// The nest with the sum read from the operand numbered `operand`; `None` if nothing is left to do.
-fn epilogue(nest: &Nest, sum: NodeId, operand: usize) -> Option<Nest> {
-    if nest.results == [sum] {
-        return None;
-    }
-    let mut rest = nest.clone();
-    let fill = Scalar::zero(rest.nodes[sum].dtype);
-    rest.nodes[sum] =
-        Node { op: Op::Load { operand, at: nest.store.clone(), guards: Vec::new(), fill }, ..rest.nodes[sum].clone() };
-    rest.prune();
-    Some(rest)
 }
 
 /// The axes of a contraction while its operands are described.
@@ -258,6 +305,8 @@ impl Sides<'_> {
             },
             start: Start::Zero,
             right: RightForm::Plain,
+            storage: Storage::Element,
+            sums: Sums::Result,
         })
     }
 }

@@ -14,6 +14,7 @@ use intwain_ir::kernel::{BUFFER_ALIGN, Kernel};
 use intwain_ir::scalar::Reduce;
 use intwain_ir::{DType, Target, Type};
 use intwain_micro::{Contraction, Epilogue, EpilogueFn, Isa, RightForm};
+use smallvec::SmallVec;
 use std::ops::Range;
 
 /// When an operand's elements are known.
@@ -52,8 +53,8 @@ struct Product {
     contraction: Contraction,
     a: usize,
     b: usize,
-    /// Position of the sums among the parameters.
-    c: usize,
+    /// Position of the sums among the parameters; `None` if they are in scratch.
+    c: Option<usize>,
     epilogue: Option<Kernel>,
 }
 
@@ -106,14 +107,16 @@ impl Cpu {
         results: &[&Type],
     ) -> Option<Product> {
         let r = contract::recognise(nest, types, results)?;
-        let Recognised { mut contraction, a, b, c, epilogue, batch, rows, columns } = r;
+        let mut contraction = r.contraction.clone();
+        let Recognised { a, b, c, .. } = r;
         if operands[b].timing == Timing::Load {
             contraction.right = RightForm::Packed;
         }
-        intwain_micro::Plan::new(&contraction, self.isa).ok()?;
-        let roles = tile::Roles { batch: &batch, rows: &rows, columns: &columns, sums: c };
-        let epilogue = epilogue.map(|nest| tile::schedule(name, nest, &roles, types, results));
-        Some(Product { contraction, a, b, c: types.len() + c, epilogue })
+        let pitch = intwain_micro::Plan::new(&contraction, self.isa).ok()?.sums_pitch();
+        let sums = c.map_or(tile::Sums::Scratch(r.sums(pitch)), tile::Sums::Result);
+        let roles = tile::Roles { batch: &r.batch, rows: &r.rows, columns: &r.columns, sums };
+        let epilogue = r.epilogue(pitch).map(|nest| tile::schedule(name, nest, &roles, types, results));
+        Some(Product { contraction, a, b, c: c.map(|c| types.len() + c), epilogue })
     }
 }
 
@@ -171,7 +174,7 @@ enum Entry {
         plan: Box<intwain_micro::Plan>,
         a: usize,
         b: usize,
-        c: usize,
+        c: Option<usize>,
         epilogue: Option<EpilogueFn>,
         packed: bool,
     },
@@ -256,14 +259,23 @@ impl CpuCode {
                 }
             }
             Entry::Contraction { plan, a, b, c, epilogue, .. } => {
-                let epilogue = epilogue.map(|function| Epilogue { function, context: params.as_ptr().cast() });
-                // SAFETY: the caller's promise, passed on; the epilogue works in place on its rectangle, and its
-                // context is the parameters that it was compiled for.
-                unsafe { plan.run(params[*a], params[*b], params[*c], epilogue, tasks, scratch) };
+                // The parameters that the epilogue was compiled for: where the sums are in scratch, their address is the last.
+                let mut context: SmallVec<[*mut u8; PARAMS]> = SmallVec::from_slice(params);
+                context.push(std::ptr::null_mut());
+                let context = context.as_mut_ptr();
+                let sums = context.wrapping_add(params.len());
+                let result = c.map_or(std::ptr::null_mut(), |c| params[c]);
+                let epilogue =
+                    epilogue.map(|function| Epilogue { function, context: context.cast_const().cast(), sums });
+                // SAFETY: the caller's promise, passed on; the epilogue works in place on its rectangle.
+                unsafe { plan.run(params[*a], params[*b], result, epilogue, tasks, scratch) };
             }
         }
     }
 }
+
+/// Parameters that a contraction has without room of its own for their addresses.
+const PARAMS: usize = 32;
 
 /// Alignment of scratch and of packed operands.
 pub const SCRATCH_ALIGN: usize =

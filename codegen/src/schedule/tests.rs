@@ -248,7 +248,7 @@ fn windows() {
 fn contractions_and_convolutions() {
     let matmul = ops::Contract { batch: vec![], contract: vec![(1, 0)] };
     for (m, k, n) in [(1, 1, 1), (3, 5, 7), (17, 16, 33), (2, 0, 4), (5, 64, 1)] {
-        for d in [DType::F32, DType::F64, DType::F16, DType::I32] {
+        for d in [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32] {
             check_op(matmul.clone(), &[Type::new(d, [m, k]), Type::new(d, [k, n])]);
         }
     }
@@ -336,7 +336,12 @@ fn epilogues() {
         (conv(2, 3, 1).into(), vec![f32s(&[1, 11, 12, 3]), f32s(&[7, 7, 3, 16])]),
         (conv(1, 1, 2).into(), vec![f32s(&[2, 4, 4, 6]), f32s(&[3, 3, 3, 8])]),
     ];
-    for (op, args) in cases {
+    let narrow = |d: DType| {
+        let f32_alone = cases.iter().filter(|(_, args)| args[0].dtype == DType::F32);
+        f32_alone.map(move |(op, args)| (op.clone(), args.iter().map(|t| t.with_dtype(d)).collect::<Vec<_>>()))
+    };
+    let more: Vec<(Op, Vec<Type>)> = narrow(DType::F16).chain(narrow(DType::BF16)).collect();
+    for (op, args) in cases.into_iter().chain(more) {
         let (product, results) = compute_of(op.clone(), &args);
         let (fused, more) = with_epilogue(&product, args.len(), &results[0]);
         let tensors: Vec<Tensor> = args.iter().chain(&more).enumerate().map(|(i, t)| tensor(t, i as u64 + 1)).collect();
@@ -359,9 +364,29 @@ fn products_are_recognised() {
             groups,
             batch_groups,
         };
-        let args = [f32s(&[2, 7, 6, 4]), f32s(&[3, 2, 4 / groups, 6])];
-        let (c, results) = compute_of(conv.clone(), &args);
+        for d in [DType::F32, DType::F16, DType::BF16] {
+            let args = [Type::new(d, [2, 7, 6, 4]), Type::new(d, [3, 2, 4 / groups, 6])];
+            let (c, results) = compute_of(conv.clone(), &args);
+            let tensors: Vec<Tensor> = args.iter().enumerate().map(|(i, t)| tensor(t, i as u64 + 1)).collect();
+            assert_eq!(check_target(&c, &tensors, &results, &format!("{conv:?}")), "contraction", "{conv:?}");
+        }
+    }
+}
+
+/// A product of 16 bits whose result is widened again: the sums are in the f32 result, rounded all the same.
+#[test]
+fn widened_products() {
+    let matmul = ops::Contract { batch: vec![], contract: vec![(1, 0)] };
+    for d in [DType::F16, DType::BF16] {
+        let args = [Type::new(d, [5, 40]), Type::new(d, [40, 19])];
+        let (product, results) = compute_of(matmul.clone(), &args);
+        let mut c = Compute::new(&results[0].shape);
+        let y = c.load(0, &results[0], c.position());
+        let y = c.cast(DType::F32, y);
+        let c = c.with_results([y]);
+        let fused = c.inline(0, &product, 0, &|o| 1 + o).renumber(&|o| o - 1);
         let tensors: Vec<Tensor> = args.iter().enumerate().map(|(i, t)| tensor(t, i as u64 + 1)).collect();
-        assert_eq!(check_target(&c, &tensors, &results, &format!("{conv:?}")), "contraction", "{conv:?}");
+        let results = [results[0].with_dtype(DType::F32)];
+        assert_eq!(check_target(&fused, &tensors, &results, "widened"), "contraction", "{d}");
     }
 }

@@ -3,23 +3,32 @@
 use super::loops::{Bound, Loops, Vectors};
 use super::nest::Nest;
 use super::rows::{Plan, Writer};
-use intwain_ir::Type;
 use intwain_ir::compute::Axis;
 use intwain_ir::kernel::{Access, Bound as Limit, Builder, Entry, Id, Kernel, Place, Reg};
 use intwain_ir::scalar::Binary;
+use intwain_ir::{DType, Type};
 
 /// Positions of the columns taken at a time.
 const WIDTH: usize = 16;
 
-/// Result axes by role, and the result that holds the sums. The sums are the operand after the last.
+/// Result axes by role, and where the sums are. They are the operand after the last.
 pub(super) struct Roles<'a> {
     pub(super) batch: &'a [Axis],
     pub(super) rows: &'a [Axis],
     pub(super) columns: &'a [Axis],
-    pub(super) sums: usize,
+    pub(super) sums: Sums,
 }
 
-/// The kernel of an epilogue. Parameters are the operands, then the results.
+/// Where an epilogue finds the sums.
+#[derive(Clone, Copy)]
+pub(super) enum Sums {
+    /// In a result, in whose place what follows from them is written.
+    Result(usize),
+    /// In memory of so many elements, the parameter after the results.
+    Scratch(usize),
+}
+
+/// The kernel of an epilogue. Parameters are the operands, then the results, then the sums if they are not in a result.
 pub(super) fn schedule(name: &str, mut nest: Nest, roles: &Roles<'_>, operands: &[&Type], results: &[&Type]) -> Kernel {
     nest.merge_within(&[roles.batch.to_vec(), roles.rows.to_vec(), roles.columns.to_vec()]);
     let mut b = Builder::new(name, Entry::Tile, Limit::Memory);
@@ -29,11 +38,14 @@ pub(super) fn schedule(name: &str, mut nest: Nest, roles: &Roles<'_>, operands: 
         .iter()
         .enumerate()
         .map(|(i, t)| {
-            let access = if i == roles.sums { Access::Update } else { Access::Write };
+            let access = if matches!(roles.sums, Sums::Result(c) if c == i) { Access::Update } else { Access::Write };
             b.param(t.dtype, t.shape.elements(), access)
         })
         .collect();
-    inputs.push(outputs[roles.sums]);
+    inputs.push(match roles.sums {
+        Sums::Result(c) => outputs[c],
+        Sums::Scratch(elements) => b.param(DType::F32, elements, Access::Read),
+    });
     let left = |axes: &[Axis]| -> Vec<Axis> { nest.axes.iter().copied().filter(|a| axes.contains(a)).collect() };
     let (batch, rows, columns) = (left(roles.batch), left(roles.rows), left(roles.columns));
     let vector = match columns[..] {
