@@ -55,11 +55,11 @@ fn initializer(at: &At<'_>) -> Result<Json, ImportError> {
     })
 }
 
+/// A class of Keras 2 and its arguments in both languages.
+type Named = (&'static str, &'static [(&'static str, &'static str)]);
+
 /// A regulariser or constraint: `{"name": its class, its arguments}`.
-fn named(
-    at: &At<'_>,
-    arguments: fn(&str) -> Option<(&'static str, &'static [(&'static str, &'static str)])>,
-) -> Result<Json, ImportError> {
+fn named(at: &At<'_>, arguments: fn(&str) -> Option<Named>) -> Result<Json, ImportError> {
     if at.is_null() {
         return Ok(Json::Null);
     }
