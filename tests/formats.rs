@@ -44,6 +44,11 @@ fn refused(json: &str) -> String {
     }
 }
 
+fn weight(weights: &Weights, i: usize) -> Tensor {
+    let array = weights.read(i).unwrap();
+    Tensor::from_bytes(Type::new(array.dtype(), array.shape().to_vec()), array.bytes().to_vec()).unwrap()
+}
+
 /// Outputs for inputs of this many elements counted up from 1, weights as they are initialised.
 fn outputs(json: &str) -> Vec<Vec<f64>> {
     let Imported { graph, vars, .. } = imported(json);
@@ -52,11 +57,7 @@ fn outputs(json: &str) -> Vec<Vec<f64>> {
     };
     let inputs = graph.inputs().map(|p| count(graph.ty(p.value)));
     let weights = Weights::new(&vars, None, 0).unwrap();
-    let weight = |i: usize| {
-        let array = weights.read(i).unwrap();
-        Tensor::from_bytes(Type::new(array.dtype(), array.shape().to_vec()), array.bytes().to_vec()).unwrap()
-    };
-    let args = inputs.chain((0..weights.specs().len()).map(weight)).collect();
+    let args = inputs.chain((0..weights.specs().len()).map(|i| weight(&weights, i))).collect();
     interp::run(&graph, args).unwrap().iter().map(Tensor::to_f64).collect()
 }
 
@@ -197,8 +198,8 @@ fn nodes_of_keras_3_hold_any_arguments() {
         outputs(&model(&op("Subtract"), &node("[]", &format!(r#"{{"x1": 1, "x2": {x}}}"#)))),
         [row(|v| 1.0 - v)]
     );
-    let null = format!(r#"{{"mask": null}}"#);
-    assert_eq!(outputs(&model(&layer("Multiply"), &node(&format!("[[{x}, {y}]]"), &null))), [row(|v| v * v)]);
+    let null = r#"{"mask": null}"#;
+    assert_eq!(outputs(&model(&layer("Multiply"), &node(&format!("[[{x}, {y}]]"), null))), [row(|v| v * v)]);
     let slice =
         |v: &str| format!(r#"{{"class_name": "__slice__", "config": {{"start": null, "stop": {v}, "step": null}}}}"#);
     let tuple =
@@ -240,7 +241,7 @@ fn outputs_are_a_triplet_a_list_or_a_dictionary() {
     ];
     let model = |outputs: &str| functional_3(&layers, r#"["x", 0, 0]"#, outputs);
     let (one, two) = (vec![6.0, 15.0], vec![12.0, 30.0]);
-    assert_eq!(outputs(&model(r#"["two", 0, 0]"#)), [two.clone()]);
+    assert_eq!(outputs(&model(r#"["two", 0, 0]"#))[0], two);
     assert_eq!(outputs(&model(r#"[["two", 0, 0], ["one", 0, 0]]"#)), [two.clone(), one.clone()]);
     assert_eq!(outputs(&model(r#"{"b": ["one", 0, 0], "a": ["two", 0, 0]}"#)), [two, one]);
     // Their names are the layers', in the order of the list; what does not reach an output still has its variables.
@@ -402,6 +403,38 @@ fn shared_layers_have_their_variables_once() {
     assert_eq!(paths(&imported(&json)), ["sequential_1/d/kernel", "sequential_1/d/bias", "d/kernel", "d/bias"]);
 }
 
+/// One layer in two models, and a model in another and beside it: one set of variables, stored where it comes first.
+#[test]
+fn one_layer_in_two_models_has_one_set_of_variables() {
+    let path = repository("tests/goldens/shared/two_models.keras");
+    let mut file = open_model(&path).unwrap();
+    let model = KerasModel::read(&file).unwrap_or_else(|e| panic!("{e}"));
+    let imported = import(&model, &path, &ImportOptions { batch: BATCH, ..ImportOptions::default() })
+        .unwrap_or_else(|e| panic!("{e}"));
+    verify(&imported.graph).unwrap();
+    // Keras counts 91 parameters.
+    assert_eq!(imported.vars.flatten().iter().map(|v| v.shape.iter().product::<usize>()).sum::<usize>(), 91);
+    compare(
+        &path,
+        &imported,
+        &Weights::new(&imported.vars, file.weights.take(), 0).unwrap_or_else(|e| panic!("{e:?}")),
+    );
+}
+
+/// A wrapped layer that is elsewhere too would need the wrapper's variables to be another layer's.
+#[test]
+fn wrapped_layers_that_are_elsewhere_too_are_refused() {
+    let inner = format!(r#"{{{}, "shared_object_id": 7}}"#, dense("d", 3, 1.0));
+    let wrapper = format!(
+        r#"{{"module": "keras.layers", "class_name": "TimeDistributed", "registered_name": null, "name": "t",
+            "config": {{"name": "t", "layer": {inner}}}, "inbound_nodes": [{{"args": [{}], "kwargs": {{}}}}]}}"#,
+        tensor("x", 0)
+    );
+    let input = input_3("x").replace("[null, 3]", "[null, 4, 3]");
+    let error = refused(&functional_3(&[input, wrapper], r#"["x", 0, 0]"#, r#"["t", 0, 0]"#));
+    assert!(error.contains("a wrapped layer that is also elsewhere in the file"), "{error}");
+}
+
 /// Code in a file is refused by its name and never run, all of it at once.
 #[test]
 fn code_is_refused_by_name() {
@@ -500,6 +533,25 @@ fn golden(array: &support::Array) -> Tensor {
     }
 }
 
+/// Holds a model against the values beside its file.
+fn compare(path: &Path, imported: &Imported, weights: &Weights) {
+    let arrays: BTreeMap<String, support::Array> =
+        read_npz(&path.with_extension("npz")).into_iter().map(|a| (a.name.clone(), a)).collect();
+    let numbered =
+        |prefix: &str| (0..).map_while(|i| arrays.get(&format!("{prefix}{i}"))).map(golden).collect::<Vec<_>>();
+    let (inputs, want) = (numbered("in"), numbered("out"));
+    let args = inputs.into_iter().chain((0..weights.specs().len()).map(|i| weight(weights, i))).collect();
+    let got = interp::run(&imported.graph, args).unwrap();
+    assert_eq!(got.len(), want.len(), "{}", path.display());
+    for (got, want) in got.iter().zip(&want) {
+        assert_eq!(got.ty, want.ty, "{}", path.display());
+        let scale = want.to_f64().iter().fold(1e-3, |m: f64, x| x.abs().max(m));
+        for (g, w) in got.to_f64().iter().zip(want.to_f64()) {
+            assert!((g - w).abs() <= 1e-5 * scale, "{}: {g}, Keras has {w}", path.display());
+        }
+    }
+}
+
 /// Keras 0.3 and 1: documents and weights in their layouts, against Keras 3 models translated by hand.
 #[test]
 fn keras_1_computes_what_hand_translated_models_do() {
@@ -508,33 +560,15 @@ fn keras_1_computes_what_hand_translated_models_do() {
         std::fs::read_dir(repository("tests/goldens/keras1")).unwrap().map(|e| e.unwrap().path()).collect();
     files.sort();
     for path in files.iter().filter(|p| p.extension().is_some_and(|e| e == "json")) {
-        let arrays: BTreeMap<String, support::Array> =
-            read_npz(&path.with_extension("npz")).into_iter().map(|a| (a.name.clone(), a)).collect();
-        let numbered =
-            |prefix: &str| (0..).map_while(|i| arrays.get(&format!("{prefix}{i}"))).map(golden).collect::<Vec<_>>();
-        let (inputs, want) = (numbered("in"), numbered("out"));
         let file = open_model(path).unwrap();
         assert_eq!(file.generation, Generation::One);
         let model = KerasModel::read(&file).unwrap_or_else(|e| panic!("{e}"));
-        let options = ImportOptions { batch: inputs[0].ty.shape[0], ..ImportOptions::default() };
-        let Imported { graph, vars, .. } = import(&model, path, &options).unwrap_or_else(|e| panic!("{e}"));
-        verify(&graph).unwrap();
+        let options = ImportOptions { batch: 3, ..ImportOptions::default() };
+        let imported = import(&model, path, &options).unwrap_or_else(|e| panic!("{e}"));
+        verify(&imported.graph).unwrap();
         let stored = open_weights(&path.with_extension("h5")).unwrap();
-        let weights = Weights::new(&vars, Some(stored), 0).unwrap_or_else(|e| panic!("{}: {e:?}", path.display()));
-        let weight = |i: usize| {
-            let array = weights.read(i).unwrap();
-            Tensor::from_bytes(Type::new(array.dtype(), array.shape().to_vec()), array.bytes().to_vec()).unwrap()
-        };
-        let args = inputs.into_iter().chain((0..weights.specs().len()).map(weight)).collect();
-        let got = interp::run(&graph, args).unwrap();
-        assert_eq!(got.len(), want.len(), "{}", path.display());
-        for (got, want) in got.iter().zip(&want) {
-            assert_eq!(got.ty, want.ty, "{}", path.display());
-            let scale = want.to_f64().iter().fold(1e-3, |m: f64, x| x.abs().max(m));
-            for (g, w) in got.to_f64().iter().zip(want.to_f64()) {
-                assert!((g - w).abs() <= 1e-5 * scale, "{}: {g}, Keras has {w}", path.display());
-            }
-        }
+        let weights = Weights::new(&imported.vars, Some(stored), 0);
+        compare(path, &imported, &weights.unwrap_or_else(|e| panic!("{}: {e:?}", path.display())));
         seen += 1;
     }
     assert_eq!(seen, 20);

@@ -61,6 +61,8 @@ pub struct Layer {
     pub module: Option<String>,
     /// The registered name of a class that is not Keras's own: code of the model's author.
     pub custom: Option<String>,
+    /// The path of an earlier layer that is the same object: one set of variables in two models.
+    pub same_as: Option<String>,
     /// What it is.
     pub body: LayerBody,
     /// Where its configuration stands.
@@ -174,7 +176,7 @@ impl KerasModel {
         };
         let translated = translated.map_err(|problems| ImportErrors { file: file.path.clone(), problems })?;
         let architecture = translated.as_ref().unwrap_or(&file.architecture);
-        let mut reader = Reader { generation: file.generation, problems: Vec::new(), shared: Vec::new() };
+        let mut reader = Reader { generation: file.generation, problems: Vec::new(), met: Vec::new() };
         match reader.outermost(&At::root(architecture)) {
             Ok(model) => Ok((model, reader.problems)),
             Err(error) => {
@@ -186,7 +188,10 @@ impl KerasModel {
 
     /// Reads a layer that stands in the configuration of another one (a wrapper, a cell): `{"class_name": …, "config": …}`.
     pub fn read_inner_layer(at: &At<'_>, generation: Generation, outer: &str) -> Result<Layer, Vec<ImportError>> {
-        let mut reader = Reader { generation, problems: Vec::new(), shared: Vec::new() };
+        if generation == Generation::Three && at.get("shared_object_id").is_some() {
+            return Err(vec![at.unsupported("a wrapped layer that is also elsewhere in the file")]);
+        }
+        let mut reader = Reader { generation, problems: Vec::new(), met: Vec::new() };
         match reader.layer(at, outer, 0) {
             Ok(layer) if reader.problems.is_empty() => Ok(layer),
             Ok(_) => Err(reader.problems),
@@ -212,7 +217,18 @@ impl KerasModel {
 pub(super) struct Reader {
     pub(super) generation: Generation,
     pub(super) problems: Vec<ImportError>,
-    shared: Vec<i64>,
+    met: Vec<Met>,
+}
+
+/// A layer of Keras 3 that was read, by what tells whether another one is the same object.
+struct Met {
+    name: String,
+    /// Its class and configuration without the numbers of objects.
+    is: Json,
+    path: String,
+    /// The path of the layer that it is, its own where it is the first.
+    first: String,
+    id: Option<i64>,
 }
 
 /// Keys that stand beside `class_name` and `config` and are read elsewhere or say nothing about the computation.
@@ -270,25 +286,68 @@ impl Reader {
         let bare = nameless && matches!(config.json, Json::Object(map) if map.len() == 1 && map.contains_key("name"));
         let module = if bare { Some("keras.src.ops".to_string()) } else { module };
         let custom = custom(&at, class);
-        self.refuse_shared(&at, class)?;
+        let same_as = self.same_object(&at, class, &name, outer)?;
         let body = match class {
             "InputLayer" => LayerBody::Input(input_layer(&config)?),
             "Sequential" => LayerBody::Model(Box::new(self.sequential(&at, &config, &name, &path)?)),
             "Functional" | "Model" => LayerBody::Model(Box::new(self.functional(&config, &name, &path)?)),
             _ => LayerBody::Leaf(config.json.clone()),
         };
-        Ok(Layer { name, path, class: class.to_string(), module, custom, body, at: config.path })
+        Ok(Layer { name, path, class: class.to_string(), module, custom, same_as, body, at: config.path })
     }
 
-    /// One layer object in two models: the file has its configuration twice and its weights once.
-    fn refuse_shared(&mut self, at: &At<'_>, class: &str) -> Result<(), ImportError> {
-        let Some(id) = at.get("shared_object_id").and_then(|id| id.json.as_int()) else { return Ok(()) };
-        // tf.keras numbers objects of one document from 1 and gives every one a number; Keras 3 numbers only what is shared.
-        if self.generation == Generation::Three && class != "InputLayer" && self.shared.contains(&id) {
-            return Err(at.unsupported("one layer as part of two models"));
+    /// The earlier layer that this one is. Archives of Keras 3 hold the configuration of a layer in two models twice, from the
+    /// second time on with a number and the first time not always, and its weights once, where it comes first.
+    fn same_object(
+        &mut self,
+        at: &At<'_>,
+        class: &str,
+        name: &str,
+        outer: &str,
+    ) -> Result<Option<String>, ImportError> {
+        // tf.keras numbers every object of a document; an input has nothing to share.
+        if self.generation != Generation::Three || class == "InputLayer" || at.path == JsonPath::root() {
+            return Ok(None);
         }
-        self.shared.push(id);
-        Ok(())
+        let id = at.get("shared_object_id").and_then(|id| id.json.as_int());
+        let is = at.get("config").map(|config| unnumbered(config.json)).unwrap_or(Json::Null);
+        let is = Json::Array(vec![Json::String(class.to_string()), is]);
+        let path = join(outer, name);
+        let first = match id {
+            Some(id) => self.first_of(id, name, &is, outer, at)?,
+            None => None,
+        };
+        self.met.push(Met {
+            name: name.to_string(),
+            is,
+            first: first.clone().unwrap_or_else(|| path.clone()),
+            path,
+            id,
+        });
+        Ok(first)
+    }
+
+    /// Where the object of this number stands first; `None` where it does so here.
+    fn first_of(
+        &self,
+        id: i64,
+        name: &str,
+        is: &Json,
+        outer: &str,
+        at: &At<'_>,
+    ) -> Result<Option<String>, ImportError> {
+        if let Some(met) = self.met.iter().find(|met| met.id == Some(id)) {
+            return Ok(Some(met.first.clone()));
+        }
+        let alike: Vec<&Met> = self.met.iter().filter(|m| m.id.is_none() && m.name == name && m.is == *is).collect();
+        // A part of a model that stands here again is that model's.
+        let model = self.met.iter().find(|met| met.path == outer).map(|met| join(&met.first, name));
+        match (alike.as_slice(), model) {
+            (_, Some(path)) if alike.iter().any(|met| met.path == path) => Ok(Some(path)),
+            ([], _) => Ok(None),
+            ([only], _) => Ok(Some(only.first.clone())),
+            _ => Err(at.unsupported("a layer in two models of which several are called and configured alike")),
+        }
     }
 
     fn sequential(&mut self, at: &At<'_>, config: &At<'_>, name: &str, path: &str) -> Result<KerasModel, ImportError> {
@@ -321,6 +380,7 @@ impl Reader {
                     class: "InputLayer".to_string(),
                     module: None,
                     custom: None,
+                    same_as: None,
                     body: LayerBody::Input(spec),
                     at: config.path.clone(),
                 },
@@ -423,6 +483,18 @@ fn custom(at: &At<'_>, class: &str) -> Option<String> {
     let registered = at.get("registered_name")?.json.as_str()?;
     let own = registered.split_once('>').is_some_and(|(package, _)| !matches!(package, "keras" | "Keras"));
     (own || class == "__lambda__").then(|| registered.to_string())
+}
+
+/// The same without the numbers of objects.
+fn unnumbered(json: &Json) -> Json {
+    match json {
+        Json::Object(map) => {
+            let kept = map.iter().filter(|(key, _)| *key != "shared_object_id");
+            Json::Object(kept.map(|(key, value)| (key.clone(), unnumbered(value))).collect())
+        }
+        Json::Array(items) => Json::Array(items.iter().map(unnumbered).collect()),
+        Json::Null | Json::Bool(_) | Json::Int(_) | Json::Float(_) | Json::String(_) => json.clone(),
+    }
 }
 
 fn join(outer: &str, name: &str) -> String {

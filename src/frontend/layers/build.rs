@@ -87,6 +87,7 @@ fn build(model: &KerasModel, file: &Path, options: &ImportOptions) -> Result<Imp
         cx,
         problems: Vec::new(),
         evidence: Evidence::Sound,
+        owners: BTreeMap::new(),
         results: BTreeMap::new(),
         read: BTreeSet::new(),
     };
@@ -106,6 +107,8 @@ pub(super) struct Builder {
     problems: Vec<ImportError>,
     /// Whether what is imported now follows from something that could not be imported.
     evidence: Evidence,
+    /// Where each layer's variables belong, by its path.
+    owners: BTreeMap<String, OwnerId>,
     /// The extents of each layer's results.
     results: BTreeMap<String, Vec<Vec<usize>>>,
     /// Configurations whose keys have been checked: a shared layer reports an unknown key once.
@@ -229,7 +232,16 @@ impl Builder {
             _ if layer.class == "Model" => "Functional",
             _ => layer.class.as_str(),
         };
+        if let Some(first) = &layer.same_as {
+            let first = *self.owners.get(first).expect("the first of equal layers is declared before the others");
+            if !self.cx.has_part(owner, first) {
+                // It counts where it stands, and has its variables elsewhere.
+                self.cx.part_of(owner, slot, class, &layer.path, trainable);
+            }
+            return first;
+        }
         let part = self.cx.part_of(owner, slot, class, &layer.path, trainable);
+        self.owners.insert(layer.path.clone(), part);
         if let LayerBody::Model(inner) = &layer.body {
             self.declare(inner, part);
         }

@@ -174,6 +174,11 @@ impl Cx {
         id
     }
 
+    /// Whether an owner is a part of another.
+    pub(crate) fn has_part(&self, outer: OwnerId, part: OwnerId) -> bool {
+        self.owners[outer].parts.contains(&part)
+    }
+
     /// A part of the current owner.
     pub(crate) fn part(&mut self, slot: Slot, class: &str, name: &str, trainable: bool) -> OwnerId {
         let path = self.below(name);
