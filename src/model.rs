@@ -2,8 +2,8 @@
 
 use crate::arrays::{Array, ArrayError};
 use crate::frontend::{
-    self, ByName, Format, ImportErrorKind, ImportErrors, ImportOptions, Imported, Json, KerasModel, LayerBody,
-    OptimizerState, ResultShapes, VarTree, Weights,
+    self, ByName, Format, ImportErrorKind, ImportErrors, ImportOptions, Imported, InputSpec, Json, KerasModel,
+    LayerBody, OptimizerState, ResultShapes, VarTree, Weights,
 };
 use intwain_ir::{DType, Graph, Shape, Tensor, Type};
 use std::collections::BTreeMap;
@@ -151,6 +151,20 @@ impl Model {
     /// How it was read.
     pub fn options(&self) -> &ModelOptions {
         &self.options
+    }
+
+    /// Gives extents (without the batch) to inputs that the file leaves open. Those given already stay.
+    pub fn close(&mut self, shapes: BTreeMap<String, Vec<usize>>) {
+        for (name, extents) in shapes {
+            self.options.shapes.entry(name).or_insert(extents);
+        }
+    }
+
+    /// Names of the inputs in order, and whether extents beside the batch are left open.
+    pub fn open_inputs(&self) -> Vec<(&str, bool)> {
+        let given = |name: &str| self.options.shapes.contains_key(name);
+        let open = |spec: &InputSpec| spec.shape.iter().flatten().skip(1).any(Option::is_none);
+        self.keras.input_specs().into_iter().map(|(name, spec)| (name, open(spec) && !given(name))).collect()
     }
 
     /// The file.

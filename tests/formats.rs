@@ -676,3 +676,21 @@ fn the_kept_architecture_reads_as_the_same_model() {
     assert_eq!(args(&again), args(&first));
     assert!(Json::parse(&text).unwrap().get("config").unwrap().get("node_config").is_some());
 }
+
+/// Extents that a file leaves open are those of the data.
+#[test]
+fn open_extents_are_those_of_the_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let layer =
+        r#"{"class_name": "GlobalMaxPooling1D", "config": {"name": "g", "batch_input_shape": [null, null, 2]}}"#;
+    std::fs::write(at("model.json"), sequential_2(layer)).unwrap();
+    let steps = (0..BATCH * 7 * 2).map(|i| i as f32).collect();
+    support::write_npz(&at("in.npz"), &[support::Array::f32("in0", &[BATCH, 7, 2], steps)]);
+    let words = ["run", "--devices", "cpu:0", "-q"].map(std::ffi::OsString::from);
+    let paths = [("--inputs", "in.npz"), ("--outputs", "out.npz")];
+    let files = paths.iter().flat_map(|(flag, name)| [(*flag).into(), at(name).into_os_string()]);
+    let out = support::intwain(words.into_iter().chain(files).chain([at("model.json").into_os_string()]));
+    assert!(out.status.success(), "{}", support::said(&out.stderr));
+    assert_eq!(read_npz(&at("out.npz"))[0].floats(), [12.0, 13.0, 26.0, 27.0]);
+}

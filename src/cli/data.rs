@@ -3,10 +3,29 @@
 use super::args::Common;
 use super::{Failure, output};
 use crate::arrays::{Npz, read_npy, write_npz};
-use crate::model::{to_array, to_tensor};
+use crate::model::{Model, to_array, to_tensor};
 use intwain_ir::{DType, Graph, Tensor, scalar};
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// Gives inputs that the model leaves open the extents that the data has.
+pub(crate) fn close(path: &Path, model: &mut Model) -> Result<(), Failure> {
+    let inputs: Vec<(String, bool)> = model.open_inputs().into_iter().map(|(n, open)| (n.to_string(), open)).collect();
+    if inputs.iter().all(|(_, open)| !open) {
+        return Ok(());
+    }
+    let names: Vec<String> = inputs.iter().map(|(name, _)| name.clone()).collect();
+    let shapes: Vec<Vec<usize>> = if is_npy(path) {
+        vec![read_npy(path)?.shape().to_vec(); names.len()]
+    } else {
+        let npz = Npz::open(path)?;
+        let keys = choose(&npz, &names).map_err(|problem| Failure::file(path, problem))?;
+        keys.iter().map(|key| npz.info(key).map_or_else(Vec::new, |(_, shape)| shape.to_vec())).collect()
+    };
+    let open = inputs.into_iter().zip(shapes).filter(|((_, open), shape)| *open && !shape.is_empty());
+    model.close(open.map(|((name, _), shape)| (name, shape[1..].to_vec())).collect());
+    Ok(())
+}
 
 /// Reads a model's inputs by the first rule that fits all of them: names of the inputs, `in0, in1, …`, `x0, x1, …`, the
 /// order of the file. A file with one bare array serves a model with one input.

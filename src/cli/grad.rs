@@ -7,7 +7,8 @@ use crate::model::to_tensor;
 use crate::session::Session;
 
 pub(crate) fn grad(a: &GradArgs, common: &Common) -> Result<(), Failure> {
-    let model = run::open(&a.model, common)?;
+    let mut model = run::open(&a.model, common)?;
+    data::close(&a.inputs, &mut model)?;
     let inputs = data::read_inputs(&a.inputs, &model.graph(1)?, common)?;
     let npz = Npz::open(&a.cotangents)?;
     let mut cotangents = std::collections::BTreeMap::new();

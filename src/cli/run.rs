@@ -94,7 +94,8 @@ pub(crate) fn run(a: &RunArgs, common: &Common) -> Result<(), Failure> {
     if a.model.model.is_dir() {
         return directory(a, common);
     }
-    let model = open(&a.model, common)?;
+    let mut model = open(&a.model, common)?;
+    data::close(&a.inputs, &mut model)?;
     let inputs = data::read_inputs(&a.inputs, &model.graph(1)?, common)?;
     let mut session = Session::new(&model, session_options(&a.devices)?)?;
     let progress = Progress::start(common, "running");
