@@ -620,6 +620,28 @@ fn problems_of_keras_1_are_at_their_places() {
     assert_eq!(error.matches("is not known here").count(), 3, "{error}");
 }
 
+/// Chains that begin with chains are translated once, however many there are.
+#[test]
+fn chains_that_begin_with_chains_take_no_time() {
+    let dense = |name: &str| {
+        format!(
+            r#"{{"class_name": "Dense", "config": {{"name": "{name}", "output_dim": 2, "batch_input_shape": [null, 3]}}}}"#
+        )
+    };
+    let branch = |name: &str| format!(r#"{{"class_name": "Sequential", "config": [{}]}}"#, dense(name));
+    let merge = format!(
+        r#"{{"class_name": "Merge", "config": {{"name": "m", "mode": "sum", "layers": [{}, {}]}}}}"#,
+        branch("a"),
+        branch("b")
+    );
+    let mut chain = format!(r#"{{"class_name": "Sequential", "config": [{merge}]}}"#);
+    for _ in 0..60 {
+        chain = format!(r#"{{"class_name": "Sequential", "config": [{chain}]}}"#);
+    }
+    let json = chain.replacen('{', r#"{"keras_version": "1.2.2", "#, 1);
+    assert_eq!(outputs(&json)[0].len(), BATCH * 2);
+}
+
 /// Images of a file without a word about their channels at one layer are as its other layers say.
 #[test]
 fn channels_of_keras_1_are_those_of_the_rest_of_the_file() {

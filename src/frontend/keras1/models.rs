@@ -98,26 +98,36 @@ impl Translator {
             return Err(list.error(ImportErrorKind::NotAModel { what: "it has no layers".to_string() }));
         };
         let head = Written::read(first)?;
-        let merged = branches(&head).is_some();
-        let first = if merged { Json::Null } else { self.layer(first, path) };
-        if merged || first.get("class_name").and_then(Json::as_str) == Some("Model") {
-            let mut wiring = Wiring::new(written.name.unwrap_or("sequential"));
-            let output = self.chain(&list, path, &mut wiring)?;
-            return Ok(("Model", wiring.finish(vec![output])));
-        }
+        let first = if branches(&head).is_some() { None } else { Some(self.layer(first, path)) };
+        let several = |first: &Json| first.get("class_name").and_then(Json::as_str) == Some("Model");
+        let first = match first {
+            Some(first) if !several(&first) => first,
+            first => {
+                let mut wiring = Wiring::new(written.name.unwrap_or("sequential"));
+                let output = self.chain(&list, first, path, &mut wiring)?;
+                return Ok(("Model", wiring.finish(vec![output])));
+            }
+        };
         let rest = layers[1..].iter().map(|layer| self.layer(layer, path)).collect::<Vec<_>>();
         Ok(("Sequential", Json::Array([first].into_iter().chain(rest).collect())))
     }
 
-    /// Puts the layers of a chain into a functional model and gives the last one's result.
-    fn chain(&mut self, list: &At<'_>, path: &str, wiring: &mut Wiring) -> Result<Json, ImportError> {
+    /// Puts the layers of a chain, the first of which may be translated already, into a functional model and gives the last
+    /// one's result.
+    fn chain(
+        &mut self,
+        list: &At<'_>,
+        mut first: Option<Json>,
+        path: &str,
+        wiring: &mut Wiring,
+    ) -> Result<Json, ImportError> {
         let layers = list.array()?;
         let mut current: Option<Json> = None;
         for (i, at) in layers.iter().enumerate() {
             let written = Written::read(at)?;
             let name = self.name_of(&written, wiring);
             let layer = match branches(&written) {
-                None => self.layer(at, path),
+                None => first.take().unwrap_or_else(|| self.layer(at, path)),
                 Some(heads) if i == 0 => {
                     let results = self.branches(&heads, path, wiring)?;
                     current = Some(wiring.call(without_layers(&written), &name, vec![results]));
@@ -139,7 +149,7 @@ impl Translator {
             let written = Written::read(&at)?;
             results.push(match written.class {
                 // Their layers become the model's own, as they are in its weight files.
-                "Sequential" => self.chain(&layers_of(&written)?, path, wiring)?,
+                "Sequential" => self.chain(&layers_of(&written)?, None, path, wiring)?,
                 _ => {
                     let name = self.name_of(&written, wiring);
                     let layer = self.layer(&at, path);
