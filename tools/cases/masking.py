@@ -178,6 +178,11 @@ def explicit(L, keras, layer, **kw):
     return keras.Model([x, m], y if not kw.get("then") else kw["then"](y))
 
 
+def channels_first(L, keras):
+    x, m = keras.Input((4, 6), name="x"), keras.Input((6,), dtype="bool", name="m")
+    return keras.Model([x, m], L.GlobalAveragePooling1D(data_format="channels_first")(x, mask=m))
+
+
 def with_state(L, keras, layer, states):
     x = ids(keras)
     given = [keras.Input((3,), name=f"s{i}") for i in range(states)]
@@ -267,6 +272,7 @@ SHARED = {
     ),
     "Bidirectional_explicit_mask": lambda L, keras: explicit(L, keras, L.Bidirectional(L.GRU(3, return_sequences=True))),
     "GlobalAveragePooling1D_explicit_mask": lambda L, keras: explicit(L, keras, L.GlobalAveragePooling1D()),
+    "GlobalAveragePooling1D_explicit_mask_channels_first": channels_first,
     "BatchNormalization_explicit_mask": lambda L, keras: explicit(L, keras, L.BatchNormalization(), then=L.LSTM(2)),
     "LSTM_masked_states_given": lambda L, keras: with_state(L, keras, L.LSTM(3, return_sequences=True), 2),
     "GRU_masked_state_given": lambda L, keras: with_state(L, keras, L.GRU(3), 1),

@@ -2,7 +2,7 @@
 
 use intwain_ir::ops::Pool;
 use intwain_ir::scalar::Reduce;
-use intwain_ir::{Shape, Value};
+use intwain_ir::{DType, Shape, Value};
 
 use super::build::Builder;
 use super::cx::{Cx, Out, misfit};
@@ -10,6 +10,7 @@ use super::inputs::Inputs;
 use super::masks::heeded;
 use super::windows::{Format, Padding, Windows, sizes, sizes_or};
 use crate::frontend::cursor::Fields;
+use crate::frontend::file::Generation;
 
 macro_rules! pools {
     ($($name:ident = $function:expr, $n:literal;)+) => {
@@ -129,9 +130,17 @@ pub(super) fn global_average_1d(b: &mut Builder, fields: &Fields<'_>, inputs: &I
     let steps = spatial(format, 3)[0];
     let value = cx.for_statistics(x.value)?;
     let ty = cx.g.ty(value).clone();
-    let mask = cx.g.cast(ty.dtype, mask)?;
-    let wide = cx.g.broadcast(mask, &ty.shape, &[0, steps])?;
-    let masked = cx.g.mul(value, wide)?;
+    let left = cx.g.cast(DType::Bool, mask)?;
+    let left = cx.g.broadcast(left, &ty.shape, &[0, steps])?;
+    let wide = cx.g.cast(ty.dtype, left)?;
+    // Keras 2 multiplies: what is not finite shows through a mask.
+    let masked = match cx.generation {
+        Generation::Three => {
+            let zero = cx.g.full(ty.dtype, 0.0, &ty.shape)?;
+            cx.g.select(left, value, zero)?
+        }
+        Generation::One | Generation::Two => cx.g.mul(value, wide)?,
+    };
     let sum = reduced(cx, Reduce::Sum, masked, &[steps], keep)?;
     let count = reduced(cx, Reduce::Sum, wide, &[steps], keep)?;
     let y = cx.g.div(sum, count)?;
