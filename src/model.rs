@@ -7,6 +7,7 @@ use crate::frontend::{
 };
 use intwain_ir::{DType, Graph, Shape, Tensor, Type};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// How the layers of a weight file find the model's.
@@ -196,6 +197,13 @@ impl Model {
     /// The extents of a weight, by its path.
     pub fn weight_shape(&self, path: &str) -> Option<&[usize]> {
         self.weights.specs().iter().find(|s| s.path == path).map(|s| &s.shape[..])
+    }
+
+    /// Reads or makes the rows of a weight along its first dimension into memory of their size; a scalar has one row.
+    pub fn weight_rows(&self, path: &str, rows: Range<usize>, to: &mut [u8]) -> Result<(), ModelError> {
+        let i = self.weights.specs().iter().position(|s| s.path == path);
+        let i = i.ok_or_else(|| ModelError::NoWeight(path.into()))?;
+        Ok(self.weights.read_into(i, rows, to)?)
     }
 
     /// Reads or makes a weight by its path.

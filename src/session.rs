@@ -6,7 +6,8 @@ use crate::kernels;
 use crate::lookups::{self, Lookup};
 use crate::model::{Model, ModelError};
 use crate::runtime::{
-    self, Call, DeviceError, DeviceKind, Devices, Effects, Engines, HostOptions, LoadError, OpenError, Variant,
+    self, Call, DeviceError, DeviceKind, Devices, Effects, Engines, HostOptions, LoadError, OpenError, Pool, Variant,
+    WeightReader,
 };
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::{Graph, Param, ParamKind, Rows, Shape, Tensor, Type};
@@ -15,7 +16,8 @@ use intwain_passes::differentiate::gradients;
 use intwain_passes::hardware::{Catalogue, Hardware};
 use intwain_passes::place::{self, Strategy};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Programs that a session keeps between runs. One run needs four at most: full and last batch, each in at most two
@@ -104,6 +106,8 @@ pub struct Session<'m> {
     options: SessionOptions,
     engines: Engines,
     variants: Vec<Loaded>,
+    /// The weights that programs have in memory.
+    pool: Pool,
     /// The graph of one row: names and types of inputs and outputs.
     signature: Graph,
     /// Inputs that are positions in tables.
@@ -121,8 +125,8 @@ impl<'m> Session<'m> {
         let engines = Engines::open(&options.devices, options.precision, host)?;
         let signature = model.graph(1)?;
         let lookups = lookups::find(&signature);
-        let (variants, pieces, timings) = (Vec::new(), BTreeMap::new(), Timings::default());
-        Ok(Session { model, options, engines, variants, signature, lookups, pieces, timings })
+        let (variants, pool, pieces, timings) = (Vec::new(), Pool::default(), BTreeMap::new(), Timings::default());
+        Ok(Session { model, options, engines, variants, pool, signature, lookups, pieces, timings })
     }
 
     /// The program for calls of `rows` rows.
@@ -221,8 +225,8 @@ impl<'m> Session<'m> {
 
     /// Memory for a program, with the model's weights in it.
     fn load(&self, compiled: &Compiled) -> Result<Variant, RunError> {
-        let weight = |param: usize| Ok::<_, RunError>(self.model.weight(&compiled.params[param].name)?);
-        Variant::new(compiled.loadable(), &self.engines, weight)
+        let weights = Stored { model: self.model, compiled };
+        Variant::sharing(compiled.loadable(), &self.engines, &self.pool, weights)
     }
 
     /// The calls that work on all rows.
@@ -274,13 +278,47 @@ impl<'m> Session<'m> {
         self.variants.iter().map(|v| (v.rows, &*v.compiled))
     }
 
-    /// Memory held by each device, in bytes.
-    pub fn memory(&self) -> Vec<usize> {
-        let mut bytes = vec![0; self.engines.count()];
+    /// Memory held by the devices.
+    pub fn memory(&self) -> Memory {
+        let mut memory = Memory { devices: vec![0; self.engines.count()], shared: 0 };
+        // By place: its size, and the devices that hold it.
+        let mut pieces: BTreeMap<usize, (usize, BTreeSet<usize>)> = BTreeMap::new();
         for v in &self.variants {
-            v.variant.bytes().iter().zip(&mut bytes).for_each(|(b, total)| *total += b);
+            v.variant.bytes().iter().zip(&mut memory.devices).for_each(|(b, total)| *total += b);
+            for (device, held) in v.variant.shared().into_iter().enumerate() {
+                for (place, bytes) in held {
+                    pieces.entry(place).or_insert((bytes, BTreeSet::new())).1.insert(device);
+                }
+            }
         }
-        bytes
+        for (bytes, holders) in pieces.into_values() {
+            match holders.first() {
+                Some(&device) if holders.len() == 1 => memory.devices[device] += bytes,
+                Some(_) | None => memory.shared += bytes,
+            }
+        }
+        memory
+    }
+}
+
+/// Memory that a session holds, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Of each device alone.
+    pub devices: Vec<usize>,
+    /// Weights that several devices read.
+    pub shared: usize,
+}
+
+/// The weights of a model, for the parameters of a program.
+struct Stored<'m> {
+    model: &'m Model,
+    compiled: &'m Compiled,
+}
+
+impl WeightReader<RunError> for Stored<'_> {
+    fn read(&mut self, param: usize, rows: Range<usize>, to: &mut [u8]) -> Result<(), RunError> {
+        Ok(self.model.weight_rows(&self.compiled.params[param].name, rows, to)?)
     }
 }
 

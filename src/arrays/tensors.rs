@@ -70,6 +70,12 @@ impl SafetensorsFile {
         Some((*entry.dtype.as_ref().ok()?, &entry.shape))
     }
 
+    /// The bytes of one tensor, as they lie in the file.
+    pub fn bytes(&self, name: &str) -> Result<&[u8], ArrayError> {
+        let entry = self.tensors.get(name).ok_or_else(|| ArrayErrorKind::Missing.in_member(&self.file, name))?;
+        Ok(&self.bytes[entry.start..entry.end])
+    }
+
     /// Reads one tensor.
     pub fn read(&self, name: &str) -> Result<Array, ArrayError> {
         let entry = self.tensors.get(name).ok_or_else(|| ArrayErrorKind::Missing.in_member(&self.file, name))?;

@@ -117,8 +117,13 @@ fn describe(session: &Session<'_>, common: &Common) {
         let (strategy, commands) = (c.plan.strategy, commands.join(" and "));
         output::note(common, &format!("{rows} rows a call: {strategy} on {devices} device(s), {commands} commands"));
     }
-    let memory: Vec<String> = session.memory().iter().map(|b| format!("{:.1} MB", *b as f64 / 1e6)).collect();
-    output::note(common, &format!("memory of the devices: {}", memory.join(", ")));
+    let megabytes = |bytes: usize| format!("{:.1} MB", bytes as f64 / 1e6);
+    let memory = session.memory();
+    let mut held: Vec<String> = memory.devices.iter().map(|b| megabytes(*b)).collect();
+    if memory.shared > 0 {
+        held.push(format!("{} of weights that they share", megabytes(memory.shared)));
+    }
+    output::note(common, &format!("memory of the devices: {}", held.join(", ")));
 }
 
 /// Opens the program directory that the flags name, unless they ask for what it has decided already.

@@ -3,6 +3,7 @@
 //! Only this file knows the HDF5 library. Datasets are read one at a time; what a dataset declares is compared with the
 //! size of the file before memory for it is taken.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use hdf5_reader::error::ByteOrder;
@@ -129,9 +130,30 @@ impl H5 {
         let (dataset, dtype, order, shape) = self.checked(key)?;
         let too_large = || ArrayErrorKind::Short { declared: u128::MAX, present: self.len }.in_member(&self.path, key);
         let mut array = Array::zeros(dtype, shape).ok_or_else(too_large)?;
-        dataset.read_raw_bytes_into(array.bytes_mut()).map_err(|e| damaged(&e).in_member(&self.path, key))?;
-        to_native(&mut array, order);
+        self.fill(key, &dataset, (dtype, order), array.bytes_mut())?;
         Ok(array)
+    }
+
+    /// Reads a dataset, or its rows `start..end`, into memory of their size.
+    pub(crate) fn read_into(&self, key: &str, rows: Option<Range<usize>>, to: &mut [u8]) -> Result<(), ArrayError> {
+        if let Some(rows) = rows {
+            to.copy_from_slice(self.read_rows(key, rows.start, rows.end)?.bytes());
+            return Ok(());
+        }
+        let (dataset, dtype, order, _) = self.checked(key)?;
+        self.fill(key, &dataset, (dtype, order), to)
+    }
+
+    fn fill(
+        &self,
+        key: &str,
+        dataset: &Dataset,
+        (dtype, order): (DType, ByteOrder),
+        to: &mut [u8],
+    ) -> Result<(), ArrayError> {
+        dataset.read_raw_bytes_into(to).map_err(|e| damaged(&e).in_member(&self.path, key))?;
+        to_native(dtype, order, to);
+        Ok(())
     }
 
     /// Reads the rows `start..end` of a dataset.
@@ -212,12 +234,12 @@ fn element(datatype: &Datatype) -> Option<(DType, ByteOrder)> {
     })
 }
 
-fn to_native(array: &mut Array, order: ByteOrder) {
-    let size = array.dtype().size();
+fn to_native(dtype: DType, order: ByteOrder, bytes: &mut [u8]) {
+    let size = dtype.size();
     if order == ByteOrder::BigEndian && size > 1 {
-        array.bytes_mut().chunks_exact_mut(size).for_each(<[u8]>::reverse);
+        bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
     }
-    if array.dtype() == DType::Bool {
-        array.bytes_mut().iter_mut().for_each(|b| *b = u8::from(*b != 0));
+    if dtype == DType::Bool {
+        bytes.iter_mut().for_each(|b| *b = u8::from(*b != 0));
     }
 }

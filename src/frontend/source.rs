@@ -1,5 +1,6 @@
 //! Files of weights, opened and not yet read.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
@@ -196,5 +197,30 @@ impl WeightSource {
                 whole.rows(start, end).ok_or_else(missing)
             }
         }
+    }
+
+    /// Reads a tensor, or its rows along its first dimension, into memory of their size.
+    pub(super) fn read_into(&self, key: &str, rows: Option<Range<usize>>, to: &mut [u8]) -> Result<(), ArrayError> {
+        let h5 = match &self.store {
+            Store::Hdf5(h5) => Some(h5),
+            Store::Shards { .. } => Some(self.shard(key)?),
+            Store::Npz(_) | Store::Safetensors(_) | Store::Manifest(_) => None,
+        };
+        if let Some(h5) = h5 {
+            return h5.read_into(key, rows, to);
+        }
+        if let Store::Safetensors(file) = &self.store {
+            let row = to.len().checked_div(rows.as_ref().map_or(1, |rows| rows.len())).unwrap_or(0);
+            let start = rows.map_or(0, |rows| rows.start * row);
+            let bytes = file.bytes(key)?.get(start..).and_then(|rest| rest.get(..to.len()));
+            to.copy_from_slice(bytes.ok_or_else(|| ArrayErrorKind::Missing.in_member(self.path(), key))?);
+            return Ok(());
+        }
+        let array = match rows {
+            Some(rows) => self.read_rows(key, rows.start, rows.end)?,
+            None => self.read(key)?,
+        };
+        to.copy_from_slice(array.bytes());
+        Ok(())
     }
 }

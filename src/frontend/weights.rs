@@ -5,6 +5,7 @@
 //! schemes are resolved over the same tree: by position ([`Naming::Position`]), by topology and by path.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crate::arrays::{Array, ArrayError, ArrayErrorKind, DType};
 
@@ -666,6 +667,21 @@ impl Weights {
                 spec.initializer.fill_rows(&spec.shape, start..end, spec.dtype, self.seed, &spec.path)
             }
         }
+    }
+
+    /// Reads or makes rows of the `i`-th variable into memory of their size; a scalar has one row. What is stored in the
+    /// variable's type is copied once.
+    pub fn read_into(&self, i: usize, rows: Range<usize>, to: &mut [u8]) -> Result<(), ArrayError> {
+        let spec = &self.specs[i];
+        let whole = rows == (0..spec.shape.first().copied().unwrap_or(1));
+        if let (Origin::Stored { key }, Some(source)) = (&self.origins[i], &self.source)
+            && source.dtype(key) == Some(spec.dtype)
+        {
+            return source.read_into(key, (!whole).then_some(rows), to);
+        }
+        let array = if whole { self.read(i)? } else { self.read_rows(i, rows.start, rows.end)? };
+        to.copy_from_slice(array.bytes());
+        Ok(())
     }
 }
 

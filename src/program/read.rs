@@ -13,7 +13,9 @@ use intwain_passes::Timings;
 use intwain_passes::check::placement::Interface;
 use intwain_passes::hardware::Catalogue;
 use intwain_passes::program::DeviceProgram;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// A program directory that was read and found to be what it says.
@@ -224,6 +226,17 @@ impl ProgramDir {
                 Ok(param.map_or_else(|| read.clone(), |p| read.cast(graph.ty(p.value).dtype)))
             }
         }
+    }
+
+    /// Reads rows of a weight along its first dimension into memory of their size; a scalar has one row.
+    pub(super) fn weight_rows(&self, name: &str, rows: Range<usize>, to: &mut [u8]) -> Result<(), ProgramError> {
+        let whole = match &self.weights {
+            Weights::Own(file) => Cow::Borrowed(file.bytes(name)?),
+            Weights::Given(_) => Cow::Owned(self.weight(name)?.data),
+        };
+        let row = to.len().checked_div(rows.len()).unwrap_or(0);
+        to.copy_from_slice(&whole[rows.start * row..rows.end * row]);
+        Ok(())
     }
 
     /// Names, types and shapes of the weights must be those of the graph.

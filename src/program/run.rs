@@ -3,12 +3,13 @@
 use super::read::{ProgramDir, ProgramVariant};
 use super::{COMPILER, ProgramError};
 use crate::lookups::{self, Lookup};
-use crate::runtime::{self, Call, DeviceKind, Devices, Engines, HostOptions, Variant};
+use crate::runtime::{self, Call, DeviceKind, Devices, Engines, HostOptions, Pool, Variant, WeightReader};
 use crate::session::{RunError, check_lookups, check_types, count_rows, keeps_rows_apart, order, with_rows};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::{Graph, Tensor};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// A program with the memory and threads to run it.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub struct ProgramSession<'d> {
     lookups: Vec<Lookup>,
     /// The loaded variants, by their place in the directory.
     loaded: Vec<(usize, Variant)>,
+    /// The weights that variants have in memory.
+    pool: Pool,
 }
 
 impl<'d> ProgramSession<'d> {
@@ -31,7 +34,7 @@ impl<'d> ProgramSession<'d> {
         // The code is there already, in the precision that it was compiled for.
         let engines = Engines::open(devices, Precision::F32, host).map_err(RunError::from)?;
         let lookups = lookups::find(&dir.variants()[0].whole);
-        Ok(ProgramSession { dir, kind, engines, lookups, loaded: Vec::new() })
+        Ok(ProgramSession { dir, kind, engines, lookups, loaded: Vec::new(), pool: Pool::default() })
     }
 
     /// What the program takes and gives.
@@ -112,12 +115,23 @@ impl<'d> ProgramSession<'d> {
         let dir = self.dir;
         let program = &dir.variants()[variant];
         let loadable = program.loadable(self.kind).map_err(|why| dir.unusable(why))?;
-        let loaded = Variant::new(loadable, &self.engines, |param| {
-            dir.weight(&program.params[param].name).map_err(|e| RunError::Options(e.to_string()))
-        });
+        let loaded = Variant::sharing(loadable, &self.engines, &self.pool, Stored { dir, program });
         let loaded = loaded.map_err(|e| foreign(dir, self.kind, e))?;
         self.loaded.push((variant, loaded));
         Ok(self.loaded.len() - 1)
+    }
+}
+
+/// The weights of a directory, for the parameters of a program.
+struct Stored<'d> {
+    dir: &'d ProgramDir,
+    program: &'d ProgramVariant,
+}
+
+impl WeightReader<RunError> for Stored<'_> {
+    fn read(&mut self, param: usize, rows: Range<usize>, to: &mut [u8]) -> Result<(), RunError> {
+        let read = self.dir.weight_rows(&self.program.params[param].name, rows, to);
+        read.map_err(|e| RunError::Options(e.to_string()))
     }
 }
 

@@ -225,6 +225,11 @@ impl Part {
         Part { runs, step: shape[dim] * inner, start: start * inner, len: size * inner }
     }
 
+    /// Its size.
+    pub(crate) fn bytes(&self) -> usize {
+        self.runs * self.len
+    }
+
     /// Copies the part from the whole tensor to dense memory.
     ///
     /// # Safety

@@ -4,12 +4,14 @@ use super::collective::{self, Part, View};
 use super::device::{Device, DeviceError, LoadError, loops};
 use super::links::Links;
 use super::memory::Region;
+use super::pool::{Destination, Form, Piece, Pool, WeightKey};
 use super::team::Team;
 use crate::kernels;
-use intwain_codegen::schedule::CpuCode;
+use intwain_codegen::schedule::{CpuCode, Packed};
 use intwain_ir::ops::Op;
 use intwain_ir::{Tensor, Type, interp};
-use intwain_passes::program::{Action, BufferId, Command, DeviceProgram, Home, Loop};
+use intwain_passes::program::{Action, Buffer, BufferId, Command, DeviceProgram, Home, Loop};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A command with its addresses.
@@ -18,19 +20,46 @@ struct Ready {
     args: Vec<*mut u8>,
 }
 
+/// A weight of the program.
+struct Weight {
+    buffer: BufferId,
+    /// Row-major; `None` where kernels want it packed only.
+    plain: Option<Arc<Piece>>,
+    /// The rearrangements of it.
+    packs: Vec<usize>,
+}
+
+/// A rearrangement of an operand.
+struct Pack {
+    kernel: usize,
+    source: BufferId,
+    target: Arc<Piece>,
+    /// What is rearranged: a weight as it was read, or what commands made of weights.
+    of: PackedOf,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PackedOf {
+    Weight,
+    Prepared,
+}
+
 /// A device's program with memory and kernels.
 pub(super) struct CpuDevice {
     program: DeviceProgram,
     team: Arc<Team>,
     code: CpuCode,
+    /// Persistent buffers but for the weights.
     persistent: Region,
     arena: Region,
-    /// Rearranged operands, one per command that has one.
-    packed: Region,
+    /// By buffer; null where a weight is there in packed form only.
+    addresses: Vec<*mut u8>,
+    weights: Vec<Weight>,
     prepare: Vec<Ready>,
     step: Vec<Ready>,
-    /// (kernel, source, destination) of every rearrangement.
-    packs: Vec<(usize, *const u8, *mut u8)>,
+    packs: Vec<Pack>,
+    /// A weight that is read in order to be packed.
+    staging: Option<Region>,
     /// The bodies of the loops, in the order of the commands.
     bodies: Vec<CpuDevice>,
     /// One piece per thread.
@@ -38,78 +67,88 @@ pub(super) struct CpuDevice {
     scratch_bytes: usize,
 }
 
-// SAFETY: the pointers lead into the regions that the device owns; who runs it runs it alone (`&mut self`).
+// SAFETY: the pointers lead into the regions and pieces that the device holds; who runs it runs it alone (`&mut self`), and
+// pieces that others hold too are only read once they are filled.
 unsafe impl Send for CpuDevice {}
 
 impl CpuDevice {
-    /// Compiles kernels, allocates memory and resolves addresses.
-    pub(super) fn new(program: DeviceProgram, team: Arc<Team>) -> Result<CpuDevice, LoadError> {
+    /// Compiles kernels, allocates memory and resolves addresses. `weights` are what the pool may have; other weights are
+    /// the program's own.
+    pub(super) fn new(
+        program: DeviceProgram,
+        team: Arc<Team>,
+        weights: &[(BufferId, WeightKey)],
+        pool: &Pool,
+    ) -> Result<CpuDevice, LoadError> {
         let code = kernels::compile(&program)?;
         let loops = program.prepare.iter().chain(&program.step).filter_map(|c| match &c.action {
             Action::Loop(l) => Some(l),
             Action::Kernel(_) | Action::Leaf(_) | Action::Communicate(_) => None,
         });
-        let bodies = loops.map(|l| CpuDevice::new(l.body.clone(), team.clone())).collect::<Result<_, _>>()?;
-        let persistent = Region::new(program.persistent_bytes)?;
+        let body = |l: &Loop| CpuDevice::new(l.body.clone(), team.clone(), &[], pool);
+        let bodies = loops.map(|l| body(l)).collect::<Result<_, _>>()?;
         let arena = Region::new(program.arena_bytes)?;
         let scratch_bytes = (0..program.kernels.len()).map(|k| code.scratch_bytes(k)).max().unwrap_or(0);
         let scratch_bytes = scratch_bytes.next_multiple_of(super::memory::ALIGNMENT);
         let scratch = Region::new(scratch_bytes * team.threads())?;
-        let mut wanted: Vec<(usize, BufferId)> = Vec::new();
-        let mut bytes = 0usize;
-        let mut offsets = Vec::new();
-        for c in program.prepare.iter().chain(&program.step) {
-            if let Some((k, operand, size)) = pack_of(c, &code)
-                && !wanted.contains(&(k, c.reads[operand]))
-            {
-                wanted.push((k, c.reads[operand]));
-                offsets.push(bytes);
-                bytes += size.next_multiple_of(super::memory::ALIGNMENT);
+        let keys: BTreeMap<usize, &WeightKey> = weights
+            .iter()
+            .filter(|(_, key)| key.ty.bytes() > 0)
+            .map(|(id, key)| (program.buffers[id.0 as usize].offset, key))
+            .collect();
+        let packs = packs(&program, &code, &keys, pool)?;
+        let read_plain = read_plain(&program, &code);
+        let (persistent, mut addresses) = lay_out(&program, &arena, &keys)?;
+        let mut known = Vec::new();
+        for (id, key) in weights.iter().filter(|(_, key)| key.ty.bytes() > 0) {
+            let offset = program.buffers[id.0 as usize].offset;
+            let of_it = |p: &Pack| p.of == PackedOf::Weight && program.buffers[p.source.0 as usize].offset == offset;
+            let own: Vec<usize> = (0..packs.len()).filter(|&i| of_it(&packs[i])).collect();
+            let plain = match own.is_empty() || read_plain.contains(&offset) {
+                true => Some(pool.piece(key, Form::Plain, key.ty.bytes())?),
+                false => None,
+            };
+            let at = plain.as_ref().map_or(std::ptr::null_mut(), |p| p.region.at(0));
+            for (b, address) in program.buffers.iter().zip(&mut addresses) {
+                if b.home == Home::Persistent && b.offset == offset {
+                    *address = at;
+                }
             }
+            known.push(Weight { buffer: *id, plain, packs: own });
         }
-        let packed = Region::new(bytes)?;
         let mut device = CpuDevice {
             program,
             team,
             code,
             persistent,
             arena,
-            packed,
+            addresses,
+            weights: known,
             prepare: Vec::new(),
             step: Vec::new(),
-            packs: Vec::new(),
+            packs,
+            staging: None,
             bodies,
             scratch,
             scratch_bytes,
         };
-        let at = |d: &CpuDevice, k: usize, b: BufferId| {
-            wanted.iter().position(|w| *w == (k, b)).map(|i| d.packed.at(offsets[i]))
-        };
-        let ready = |d: &CpuDevice, c: &Command| {
-            let mut args: Vec<*mut u8> = c.reads.iter().chain(&c.writes).map(|b| d.address(*b)).collect();
-            if let Some((k, operand, _)) = pack_of(c, &d.code)
-                && let Some(p) = at(d, k, c.reads[operand])
-            {
-                args[operand] = p;
-            }
-            Ready { args }
-        };
-        device.prepare = device.program.prepare.iter().map(|c| ready(&device, c)).collect();
-        device.step = device.program.step.iter().map(|c| ready(&device, c)).collect();
-        device.packs = wanted
-            .iter()
-            .zip(&offsets)
-            .map(|((k, b), o)| (*k, device.address(*b).cast_const(), device.packed.at(*o)))
-            .collect();
+        device.prepare = device.program.prepare.iter().map(|c| device.ready(c)).collect();
+        device.step = device.program.step.iter().map(|c| device.ready(c)).collect();
         Ok(device)
     }
 
-    fn address(&self, id: BufferId) -> *mut u8 {
-        let b = &self.program.buffers[id.0 as usize];
-        match b.home {
-            Home::Persistent => self.persistent.at(b.offset),
-            Home::Arena => self.arena.at(b.offset),
+    fn ready(&self, c: &Command) -> Ready {
+        let mut args: Vec<*mut u8> = c.reads.iter().chain(&c.writes).map(|b| self.address(*b)).collect();
+        if let Some((kernel, packed)) = pack_of(c, &self.code)
+            && let Some(p) = self.packs.iter().find(|p| (p.kernel, p.source) == (kernel, c.reads[packed.operand]))
+        {
+            args[packed.operand] = p.target.region.at(0);
         }
+        Ready { args }
+    }
+
+    fn address(&self, id: BufferId) -> *mut u8 {
+        self.addresses[id.0 as usize]
     }
 
     fn ty(&self, id: BufferId) -> &Type {
@@ -121,11 +160,20 @@ impl CpuDevice {
         (self.address(id), self.ty(id))
     }
 
-    /// Rearranges operands, by where their rearranged copies are.
+    /// Rearranges what commands have made of weights, by where the rearranged copies are.
     fn rearrange(&self, wanted: impl Fn(*mut u8) -> bool) {
-        for &(k, from, to) in self.packs.iter().filter(|(_, _, to)| wanted(*to)) {
+        for p in self.packs.iter().filter(|p| p.of == PackedOf::Prepared && wanted(p.target.region.at(0))) {
             // SAFETY: addresses of an operand and of the room reserved for its copy.
-            unsafe { self.code.pack(k, from, to) };
+            unsafe { self.code.pack(p.kernel, self.address(p.source), p.target.region.at(0)) };
+        }
+    }
+
+    /// Makes the rearranged copies of a weight that nobody has made.
+    fn pack(&self, weight: &Weight, from: *const u8) {
+        for p in weight.packs.iter().map(|&i| &self.packs[i]).filter(|p| !p.target.is_filled()) {
+            // SAFETY: `from` is the weight, in the operand's type; the target is as large as the packing says.
+            unsafe { self.code.pack(p.kernel, from, p.target.region.at(0)) };
+            p.target.fill();
         }
     }
 
@@ -263,8 +311,41 @@ impl CpuDevice {
 
 impl Device for CpuDevice {
     fn bytes(&self) -> usize {
-        let own = self.persistent.len() + self.arena.len() + self.packed.len() + self.scratch.len();
+        let made = self.packs.iter().filter(|p| p.of == PackedOf::Prepared).map(|p| p.target.place().1);
+        let own = self.persistent.len() + self.arena.len() + self.scratch.len() + made.sum::<usize>();
         own + self.bodies.iter().map(|b| b.bytes()).sum::<usize>()
+    }
+
+    fn shared(&self) -> Vec<(usize, usize)> {
+        let plain = self.weights.iter().filter_map(|w| w.plain.as_ref());
+        let packed = self.packs.iter().filter(|p| p.of == PackedOf::Weight).map(|p| &p.target);
+        plain.chain(packed).map(|piece| piece.place()).collect()
+    }
+
+    fn destination(&mut self, id: BufferId) -> Result<Destination, LoadError> {
+        let Some(weight) = self.weights.iter().find(|w| w.buffer == id) else { return Ok(Destination::Ready) };
+        let packed = weight.packs.iter().all(|&i| self.packs[i].target.is_filled());
+        match &weight.plain {
+            Some(plain) if plain.is_filled() => {
+                self.pack(weight, plain.region.at(0));
+                Ok(Destination::Ready)
+            }
+            Some(plain) => Ok(Destination::Memory(plain.region.at(0))),
+            None if packed => Ok(Destination::Ready),
+            None => {
+                let room = Region::new(self.ty(id).bytes())?;
+                Ok(Destination::Memory(self.staging.insert(room).at(0)))
+            }
+        }
+    }
+
+    fn loaded(&mut self, id: BufferId) {
+        let staging = self.staging.take();
+        let Some(weight) = self.weights.iter().find(|w| w.buffer == id) else { return };
+        if let Some(from) = weight.plain.as_ref().map(|p| &p.region).or(staging.as_ref()) {
+            self.pack(weight, from.at(0));
+        }
+        weight.plain.iter().for_each(|p| p.fill());
     }
 
     unsafe fn put(&mut self, id: BufferId, part: Option<&Part>, from: *const u8) -> Result<(), DeviceError> {
@@ -332,12 +413,79 @@ impl Device for CpuDevice {
     }
 }
 
-/// The kernel of a command that wants an operand rearranged: kernel, operand, size.
-fn pack_of(c: &Command, code: &CpuCode) -> Option<(usize, usize, usize)> {
+/// The kernel of a command that wants an operand rearranged, and how.
+fn pack_of(c: &Command, code: &CpuCode) -> Option<(usize, Packed)> {
     match c.action {
-        Action::Kernel(k) => code.packed(k).map(|p| (k, p.operand, p.bytes)),
+        Action::Kernel(k) => code.packed(k).map(|p| (k, p)),
         Action::Leaf(_) | Action::Communicate(_) | Action::Loop(_) => None,
     }
+}
+
+/// The rearrangements of a program, one of each operand and kernel. `keys` are the weights of the pool by their offsets.
+fn packs(
+    program: &DeviceProgram,
+    code: &CpuCode,
+    keys: &BTreeMap<usize, &WeightKey>,
+    pool: &Pool,
+) -> Result<Vec<Pack>, LoadError> {
+    let mut packs: Vec<Pack> = Vec::new();
+    let mut known = BTreeSet::new();
+    for c in program.prepare.iter().chain(&program.step) {
+        let Some((kernel, packed)) = pack_of(c, code) else { continue };
+        let source = c.reads[packed.operand];
+        if !known.insert((kernel, source)) {
+            continue;
+        }
+        let b = &program.buffers[source.0 as usize];
+        let (target, of) = match keys.get(&b.offset).filter(|_| b.home == Home::Persistent) {
+            Some(key) => (pool.piece(key, Form::Packed(packed.form), packed.bytes)?, PackedOf::Weight),
+            None => (Piece::new(packed.bytes)?, PackedOf::Prepared),
+        };
+        packs.push(Pack { kernel, source, target, of });
+    }
+    Ok(packs)
+}
+
+/// Offsets of the persistent buffers that something reads as they are.
+fn read_plain(program: &DeviceProgram, code: &CpuCode) -> BTreeSet<usize> {
+    let mut read: BTreeSet<BufferId> = program.outputs.iter().map(|o| o.buffer).collect();
+    for (state, next) in &program.states {
+        read.insert(state.buffer);
+        read.extend(*next);
+    }
+    for c in program.prepare.iter().chain(&program.step) {
+        let packed = pack_of(c, code).map(|(_, packed)| packed.operand);
+        read.extend(c.reads.iter().enumerate().filter(|(i, _)| Some(*i) != packed).map(|(_, b)| *b));
+    }
+    let buffers = read.iter().map(|id| &program.buffers[id.0 as usize]);
+    buffers.filter(|b| b.home == Home::Persistent).map(|b| b.offset).collect()
+}
+
+/// Memory for the persistent buffers that are no weights of the pool, and the addresses of all buffers: those of the
+/// pool's are null.
+fn lay_out(
+    program: &DeviceProgram,
+    arena: &Region,
+    keys: &BTreeMap<usize, &WeightKey>,
+) -> Result<(Region, Vec<*mut u8>), LoadError> {
+    // Views have the offset of what they view.
+    let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
+    for b in program.buffers.iter().filter(|b| b.home == Home::Persistent && !keys.contains_key(&b.offset)) {
+        let size = sizes.entry(b.offset).or_default();
+        *size = b.ty.bytes().max(*size);
+    }
+    let mut bytes = 0;
+    for place in sizes.values_mut() {
+        let size = std::mem::replace(place, bytes);
+        bytes += size.next_multiple_of(super::memory::ALIGNMENT);
+    }
+    let persistent = Region::new(bytes)?;
+    let address = |b: &Buffer| match b.home {
+        Home::Arena => arena.at(b.offset),
+        Home::Persistent => sizes.get(&b.offset).map_or(std::ptr::null_mut(), |at| persistent.at(*at)),
+    };
+    let addresses = program.buffers.iter().map(address).collect();
+    Ok((persistent, addresses))
 }
 
 /// A copy of a tensor in memory.

@@ -4,6 +4,7 @@ use super::collective::{self, Part};
 use super::gpu::DriverError;
 use super::links::{LinkError, Links, Route};
 use super::memory::OutOfMemory;
+use super::pool::Destination;
 use intwain_codegen::clif::CompileError;
 use intwain_codegen::ptx::EmitError;
 use intwain_ir::interp;
@@ -78,8 +79,21 @@ impl LoadError {
 
 /// A device with a program: its memory, its kernels and its commands.
 pub(super) trait Device: Send {
-    /// Memory held, in bytes.
+    /// Memory held, in bytes, without what may be shared.
     fn bytes(&self) -> usize;
+
+    /// Place and size of what may be shared with other programs and devices.
+    fn shared(&self) -> Vec<(usize, usize)> {
+        Vec::new()
+    }
+
+    /// Where a weight is wanted.
+    fn destination(&mut self, _weight: BufferId) -> Result<Destination, LoadError> {
+        Ok(Destination::Copy)
+    }
+
+    /// Says that a weight is where [`Device::destination`] wanted it.
+    fn loaded(&mut self, _weight: BufferId) {}
 
     /// Fills a buffer from a tensor of the host, or from the device's part of it.
     ///

@@ -5,11 +5,12 @@ use super::device::{self, Device, LoadError};
 use super::devices::{DeviceKind, Devices};
 use super::gpu::{self, Driver};
 use super::links::Route;
+use super::pool::{Pool, WeightKey};
 use super::team::Team;
 use crate::cuda::CudaError;
 use crate::kernels::gpu::GpuCode;
 use intwain_codegen::schedule::gpu::{Gpu, Precision};
-use intwain_passes::program::DeviceProgram;
+use intwain_passes::program::{BufferId, DeviceProgram};
 use std::sync::Arc;
 
 /// Why devices cannot be used.
@@ -95,19 +96,21 @@ impl Engines {
     }
 
     /// Loads one program per device, on as many devices as there are programs. `code` is what GPUs run instead of
-    /// compiling the programs.
+    /// compiling the programs; `weights` says what each device's weights are, and `pool` has those that are in memory.
     pub(super) fn load(
         &self,
         programs: &[DeviceProgram],
+        weights: &[Vec<(BufferId, WeightKey)>],
+        pool: &Pool,
         code: Option<&[GpuCode]>,
     ) -> Result<Vec<Box<dyn Device>>, LoadError> {
         assert!(programs.len() <= self.count(), "{} programs for {} devices", programs.len(), self.count());
         match self {
             Engines::Cpu(teams) => {
-                let load = |(program, team): (&DeviceProgram, &Arc<Team>)| -> Result<Box<dyn Device>, LoadError> {
-                    Ok(Box::new(CpuDevice::new(program.clone(), team.clone())?))
+                let load = |(i, team): (usize, &Arc<Team>)| -> Result<Box<dyn Device>, LoadError> {
+                    Ok(Box::new(CpuDevice::new(programs[i].clone(), team.clone(), &weights[i], pool)?))
                 };
-                programs.iter().zip(teams).map(load).collect()
+                (0..programs.len()).zip(teams).map(load).collect()
             }
             Engines::Gpu(drivers, target) => gpu::load(programs, code, drivers, target),
         }

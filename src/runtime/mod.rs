@@ -12,6 +12,7 @@ mod engine;
 mod gpu;
 mod links;
 mod memory;
+mod pool;
 mod team;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ pub use links::LinkError;
 pub use memory::OutOfMemory;
 
 pub(crate) use engine::Engines;
+pub(crate) use pool::{Pool, WeightReader};
 
 use crate::driver::{Loadable, Port};
 use collective::Part;
@@ -32,6 +34,7 @@ use gpu::Driver;
 use intwain_ir::{Layout, Tensor, Type};
 use intwain_passes::program::{Binding, BufferId, DeviceProgram};
 use links::Links;
+use pool::{Destination, WeightKey};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -71,16 +74,39 @@ struct Place {
 pub(crate) type Rows = Option<Range<usize>>;
 
 impl Variant {
-    /// Allocates memory for a compiled graph. `weight` gives the weights by position among the graph's parameters.
+    /// Allocates memory for a compiled graph, and reads its weights.
     pub(crate) fn new<E: From<LoadError> + From<DeviceError>>(
         compiled: Loadable<'_>,
         engines: &Engines,
-        mut weight: impl FnMut(usize) -> Result<Tensor, E>,
+        weights: impl WeightReader<E>,
+    ) -> Result<Variant, E> {
+        Variant::sharing(compiled, engines, &Pool::default(), weights)
+    }
+
+    /// The same with weights that other programs have in memory: those of `pool` are the values that `weights` reads.
+    pub(crate) fn sharing<E: From<LoadError> + From<DeviceError>>(
+        compiled: Loadable<'_>,
+        engines: &Engines,
+        pool: &Pool,
+        mut weights: impl WeightReader<E>,
     ) -> Result<Variant, E> {
         let programs = compiled.programs;
         let links = Links::new(engines.routes(programs)).map_err(LoadError::from)?;
-        let mut devices = engines.load(programs, compiled.code)?;
         let buffer = |list: &[Binding], port: &Port| list.iter().find(|b| b.name == port.name).map(|b| b.buffer);
+        let holders = |port: &Port| -> Vec<(usize, BufferId)> {
+            let found = programs.iter().map(|p| buffer(&p.weights, port)).enumerate();
+            found.filter_map(|(d, b)| Some((d, b?))).collect()
+        };
+        let held: Vec<Vec<(usize, BufferId)>> = compiled.params.iter().map(holders).collect();
+        let mut keys: Vec<Vec<(BufferId, WeightKey)>> = vec![Vec::new(); programs.len()];
+        for (port, holders) in compiled.params.iter().zip(&held) {
+            for &(d, id) in holders {
+                let key = weight_key(port, d);
+                assert_eq!(key.ty, programs[d].buffers[id.0 as usize].ty, "`{}` has another type", port.name);
+                keys[d].push((id, key));
+            }
+        }
+        let mut devices = engines.load(programs, &keys, pool, compiled.code)?;
         let place = |port: &Port, list: fn(&DeviceProgram) -> &[Binding]| Place {
             port: port.clone(),
             buffers: programs.iter().map(|p| buffer(list(p), port)).collect(),
@@ -88,18 +114,25 @@ impl Variant {
         let is_input = |p: &&Port| compiled.graph.inputs().any(|i| *i.name == *p.name);
         let inputs = compiled.params.iter().filter(is_input).map(|p| place(p, |d| &d.inputs)).collect();
         let outputs = compiled.outputs.iter().map(|p| place(p, |d| &d.outputs)).collect();
-        for (i, port) in compiled.params.iter().enumerate() {
-            let holders = programs.iter().map(|p| buffer(&p.weights, port)).enumerate();
-            let holders: Vec<(usize, BufferId)> = holders.filter_map(|(d, b)| Some((d, b?))).collect();
-            if holders.is_empty() {
-                continue;
-            }
-            let whole = weight(i)?;
-            for (d, id) in holders {
-                let part = whole.part(&port.layout, d);
-                assert_eq!(part.ty, programs[d].buffers[id.0 as usize].ty, "`{}` has another type", port.name);
-                // SAFETY: the tensor has the buffer's type.
-                unsafe { devices[d].put(id, None, part.data.as_ptr()) }?;
+        for (i, (port, holders)) in compiled.params.iter().zip(&held).enumerate() {
+            let mut whole = None;
+            for &(d, id) in holders {
+                match devices[d].destination(id)? {
+                    Destination::Ready => {}
+                    Destination::Memory(to) => {
+                        // SAFETY: there is room for the device's part, which nobody else touches while it is read.
+                        unsafe { read_part(&mut weights, i, port, d, to) }?;
+                        devices[d].loaded(id);
+                    }
+                    Destination::Copy => {
+                        let whole = match &mut whole {
+                            Some(whole) => whole,
+                            none => none.insert(read_whole(&mut weights, i, port)?),
+                        };
+                        // SAFETY: the tensor has the port's type, of which the buffer has the device's part.
+                        unsafe { devices[d].put(id, part(port, d).as_ref(), whole.data.as_ptr()) }?;
+                    }
+                }
             }
         }
         for d in &mut devices {
@@ -154,9 +187,14 @@ impl Variant {
         }
     }
 
-    /// Memory held by each device, in bytes.
+    /// Memory held by each device, in bytes, without what may be shared.
     pub(crate) fn bytes(&self) -> Vec<usize> {
         self.devices.iter().map(|d| d.bytes()).collect()
+    }
+
+    /// Place and size of each device's weights that may be shared.
+    pub(crate) fn shared(&self) -> Vec<Vec<(usize, usize)>> {
+        self.devices.iter().map(|d| d.shared()).collect()
     }
 }
 
@@ -317,6 +355,69 @@ fn part(port: &Port, index: usize) -> Option<Part> {
         Layout::Split { dim, sizes } => Some(Part::new(&port.ty.shape, *dim, sizes, index, port.ty.dtype)),
         Layout::Replicated | Layout::On(_) | Layout::Partial(_) => None,
     }
+}
+
+/// What device `index` has of a weight.
+fn weight_key(port: &Port, index: usize) -> WeightKey {
+    let (ty, from) = match &port.layout {
+        Layout::Split { dim, sizes } => {
+            let ty = port.ty.with_shape(port.ty.shape.with(*dim, sizes[index]));
+            (ty, Some((*dim, sizes[..index].iter().sum())))
+        }
+        Layout::Replicated | Layout::On(_) | Layout::Partial(_) => (port.ty.clone(), None),
+    };
+    WeightKey { name: port.name.clone(), ty, from }
+}
+
+fn read_whole<E>(weights: &mut impl WeightReader<E>, param: usize, port: &Port) -> Result<Tensor, E> {
+    let mut whole = Tensor::zeros(port.ty.clone());
+    weights.read(param, 0..port.ty.shape.first().copied().unwrap_or(1), &mut whole.data)?;
+    Ok(whole)
+}
+
+/// Bytes of a weight that are in memory beside the parts of it, while those are read.
+const BLOCK: usize = 16 << 20;
+
+/// Reads device `index`'s part of a weight.
+///
+/// # Safety
+/// `to` has room for the part, and nobody else touches it.
+unsafe fn read_part<E>(
+    weights: &mut impl WeightReader<E>,
+    param: usize,
+    port: &Port,
+    index: usize,
+    to: *mut u8,
+) -> Result<(), E> {
+    let shape = &port.ty.shape;
+    let all = shape.first().copied().unwrap_or(1);
+    let row = port.ty.bytes().checked_div(all).unwrap_or(0);
+    let rows = match &port.layout {
+        Layout::Split { dim: 0, sizes } => {
+            let start = sizes[..index].iter().sum();
+            start..start + sizes[index]
+        }
+        Layout::Split { dim, sizes } => {
+            let lines = (BLOCK / row.max(1)).clamp(1, all.max(1));
+            let mut block = vec![0u8; lines * row];
+            let mut to = to;
+            for start in (0..all).step_by(lines) {
+                let lines = lines.min(all - start);
+                weights.read(param, start..start + lines, &mut block[..lines * row])?;
+                let part = Part::new(&shape.with(0, lines), *dim, sizes, index, port.ty.dtype);
+                // SAFETY: the block has these lines, and there is room for the device's part of all lines.
+                unsafe {
+                    part.read(block.as_ptr(), to);
+                    to = to.add(part.bytes());
+                }
+            }
+            return Ok(());
+        }
+        Layout::Replicated | Layout::On(_) | Layout::Partial(_) => 0..all,
+    };
+    // SAFETY: by the caller's promise.
+    let to = unsafe { std::slice::from_raw_parts_mut(to, rows.len() * row) };
+    weights.read(param, rows, to)
 }
 
 /// Copies a call's inputs, or the device's parts of them, to the device.

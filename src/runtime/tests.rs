@@ -73,7 +73,7 @@ fn every_strategy_gives_the_interpreter_s_values() {
                 let at = whole.params.iter().position(|p| p.name == compiled.params[i].name).unwrap();
                 args[at].clone()
             };
-            let mut variant = Variant::new::<Failed>(compiled.loadable(), &engines, |i| Ok(by_name(i))).unwrap();
+            let mut variant = Variant::new::<Failed>(compiled.loadable(), &engines, |i: usize| Ok(by_name(i))).unwrap();
             let mut out: Vec<Tensor> = want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
             let calls = vec![Call { variant: 0, rows: Some(0..rows) }; 3];
             run(&mut [&mut variant], &calls, &[&args[0]], &mut out).unwrap();
@@ -132,7 +132,8 @@ fn loops_give_the_interpreter_s_bits() {
         let plan = driver::plan(&graph, &hardware, ask, &mut timings).unwrap();
         let compiled = driver::lower(graph, plan, &crate::kernels::target(), &mut timings, &mut |_, _| {}).unwrap();
         let engines = engines(compiled.programs.len(), 1);
-        let mut variant = Variant::new::<Failed>(compiled.loadable(), &engines, |i| Ok(args[i].clone())).unwrap();
+        let mut variant =
+            Variant::new::<Failed>(compiled.loadable(), &engines, |i: usize| Ok(args[i].clone())).unwrap();
         let mut out: Vec<Tensor> = want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
         let calls = vec![Call { variant: 0, rows: Some(0..5) }; 2];
         run(&mut [&mut variant], &calls, &[&args[0]], &mut out).unwrap();
@@ -159,7 +160,8 @@ fn check_alone(whole: &Graph, inputs: usize) {
             HostOptions { threads: Some(2), ..HostOptions::default() },
         )
         .unwrap();
-        let mut variant = Variant::new::<Failed>(compiled.loadable(), &engines, |i| Ok(args[i].clone())).unwrap();
+        let mut variant =
+            Variant::new::<Failed>(compiled.loadable(), &engines, |i: usize| Ok(args[i].clone())).unwrap();
         let mut out: Vec<Tensor> = want.iter().map(|t| Tensor::zeros(t.ty.clone())).collect();
         let calls = vec![Call { variant: 0, rows: None }; 2];
         run(&mut [&mut variant], &calls, &args[..inputs].iter().collect::<Vec<_>>(), &mut out).unwrap();

@@ -337,7 +337,7 @@ impl<'g> Whole<'g> {
     /// Runs a program on devices.
     fn run(&self, program: Loadable<'_>, options: &VerifyOptions) -> Result<Vec<Tensor>, VerifyError> {
         let engines = Engines::open(&options.devices, Precision::F32, options.host).map_err(RunError::from)?;
-        let mut variant = Variant::new(program, &engines, |i| Ok::<_, RunError>(self.args[i].clone()))?;
+        let mut variant = Variant::new(program, &engines, |i: usize| Ok::<_, RunError>(self.args[i].clone()))?;
         let is_input = |p: &intwain_ir::Param| matches!(p.kind, ParamKind::Input { .. });
         let params = self.graph.params.iter().zip(&self.args);
         let inputs: Vec<&Tensor> = params.filter(|(p, _)| is_input(p)).map(|(_, t)| t).collect();

@@ -16,6 +16,7 @@ use intwain_ir::{DType, Target, Type};
 use intwain_micro::{Contraction, Epilogue, EpilogueFn, Isa, RightForm};
 use smallvec::SmallVec;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// When an operand's elements are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,12 +67,14 @@ pub struct CpuKernel {
 }
 
 /// An operand that a kernel wants in another form, made once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packed {
     /// Which operand.
     pub operand: usize,
     /// Bytes of the form that takes its place among the parameters.
     pub bytes: usize,
+    /// Names the form: where it is equal, the same operand becomes the same bytes.
+    pub form: Arc<str>,
 }
 
 impl Cpu {
@@ -176,7 +179,8 @@ enum Entry {
         b: usize,
         c: Option<usize>,
         epilogue: Option<EpilogueFn>,
-        packed: bool,
+        /// The form that B is packed in.
+        packed: Option<Arc<str>>,
     },
 }
 
@@ -224,8 +228,9 @@ impl CpuCode {
     /// The operand that must be packed before the first call, if there is one.
     pub fn packed(&self, kernel: usize) -> Option<Packed> {
         match &self.entries[kernel] {
-            Entry::Contraction { plan, b, packed: true, .. } => {
-                Some(Packed { operand: *b, bytes: plan.packed_len() * plan.element_bytes() })
+            Entry::Contraction { plan, b, packed: Some(form), .. } => {
+                let bytes = plan.packed_len() * plan.element_bytes();
+                Some(Packed { operand: *b, bytes, form: form.clone() })
             }
             Entry::Contraction { .. } | Entry::Loops { .. } => None,
         }
@@ -237,7 +242,7 @@ impl CpuCode {
     /// `operand` points to that operand's elements, `target` to as many bytes as `packed` says, aligned to
     /// [`SCRATCH_ALIGN`]; they don't overlap.
     pub unsafe fn pack(&self, kernel: usize, operand: *const u8, target: *mut u8) {
-        if let Entry::Contraction { plan, packed: true, .. } = &self.entries[kernel] {
+        if let Entry::Contraction { plan, packed: Some(_), .. } = &self.entries[kernel] {
             // SAFETY: the caller's promise, passed on.
             unsafe { plan.pack(operand, target) };
         }
@@ -296,7 +301,10 @@ fn entry(k: &CpuKernel, place: Option<usize>, code: &JitCode, cpu: &Cpu) -> Resu
                 Function::Tile(f) => Some(unsafe { std::mem::transmute::<crate::clif::TileFn, EpilogueFn>(f) }),
                 Function::Tasks(_) => None,
             });
-            let packed = p.contraction.right == RightForm::Packed;
+            let Contraction { element, batch, n, k, b, right, .. } = &p.contraction;
+            // What the packed form depends on, besides the instruction set, which a process has one of.
+            let packed =
+                (*right == RightForm::Packed).then(|| format!("{element:?} {batch:?} {n:?} {k:?} {b:?}").into());
             Ok(Entry::Contraction { plan: Box::new(plan), a: p.a, b: p.b, c: p.c, epilogue, packed })
         }
     }
