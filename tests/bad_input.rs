@@ -191,6 +191,88 @@ fn weights_of_another_model() {
     desk.refused(&wide, &["--weights", right.to_str().unwrap()], &["rating"]);
 }
 
+/// A TensorFlow.js model of one layer with these weights in its manifest.
+fn tfjs(paths: Value, weights: Value) -> String {
+    let config = json!({"name": "d", "units": 2, "use_bias": false, "batch_input_shape": [null, 2]});
+    let layers = json!([{"class_name": "Dense", "config": config}]);
+    let topology = json!({"class_name": "Sequential", "config": layers, "keras_version": "tfjs-layers 4.22.0"});
+    json!({"modelTopology": topology, "weightsManifest": [{"paths": paths, "weights": weights}]}).to_string()
+}
+
+#[test]
+fn damaged_weights_of_tensorflow_js() {
+    let desk = Desk::new();
+    desk.file("w.bin", [0u8; 16]);
+    let kernel = |shape: Value| json!([{"name": "d/kernel", "shape": shape, "dtype": "float32"}]);
+    let quantised = |q: Value| json!([{"name": "d/kernel", "shape": [2, 2], "dtype": "float32", "quantization": q}]);
+    let whole = || kernel(json!([2, 2]));
+    let cases: [(Value, Value, &[&str]); 17] = [
+        (json!(["w.bin"]), kernel(json!([2, 3])), &["d/kernel", "24 bytes", "16"]),
+        (json!(["w.bin"]), kernel(json!([1, 2])), &["16 bytes", "8"]),
+        (json!(["w.bin"]), kernel(json!([1u64 << 40, 1u64 << 40])), &["d/kernel", "declares"]),
+        (json!(["w.bin"]), kernel(json!([-1, 4])), &["d/kernel", "shape"]),
+        (json!(["w.bin"]), kernel(json!("2x2")), &["d/kernel", "shape"]),
+        (json!(["w.bin"]), kernel(json!([4])), &["d/kernel", "[2, 2]", "[4]"]),
+        (json!(["w.bin", "gone.bin"]), whole(), &["gone.bin"]),
+        (json!(["../w.bin"]), whole(), &["../w.bin", "beside"]),
+        (json!(["/etc/hostname"]), whole(), &["/etc/hostname", "beside"]),
+        (json!([".."]), whole(), &["beside"]),
+        (json!([""]), whole(), &["beside"]),
+        (json!(7), whole(), &["paths"]),
+        (
+            json!(["w.bin"]),
+            json!([{"name": "e/kernel", "shape": [2, 2], "dtype": "float32"}]),
+            &["d/kernel", "e/kernel"],
+        ),
+        (json!(["w.bin"]), json!([{"name": "d/kernel", "shape": [2, 2], "dtype": "string"}]), &["d/kernel", "string"]),
+        (json!(["w.bin"]), quantised(json!({"dtype": "uint32", "scale": 1, "min": 0})), &["d/kernel", "uint32"]),
+        (json!(["w.bin"]), quantised(json!({"dtype": "uint8", "min": 0})), &["d/kernel", "scale"]),
+        (
+            json!(["w.bin"]),
+            json!([
+                {"name": "d/kernel", "shape": [2, 1], "dtype": "float32"},
+                {"name": "d/kernel", "shape": [2, 1], "dtype": "float32"}
+            ]),
+            &["d/kernel", "two"],
+        ),
+    ];
+    for (paths, weights, words) in cases {
+        let model = desk.file("model.json", tfjs(paths, weights));
+        desk.refused(&model, &[], words);
+    }
+    // The same file is whole where nothing is wrong with it, and is an architecture where no weights are beside it.
+    write_npz(&desk.path("two.npz"), &[Array::f32("x0", &[1, 2], vec![1.0, 2.0])]);
+    let inputs = desk.path("two.npz");
+    for (paths, note) in [(json!(["./w.bin"]), false), (json!(["gone.bin"]), true)] {
+        let model = desk.file("model.json", tfjs(paths, whole()));
+        let result = intwain([Path::new("run"), &model, "--inputs".as_ref(), &inputs]);
+        let message = said(&result.stderr);
+        assert!(result.status.success(), "{message}");
+        assert_eq!(message.contains("no weights; initialised"), note, "{message}");
+    }
+}
+
+#[test]
+fn an_index_of_shards_that_reaches_elsewhere() {
+    let desk = Desk::new();
+    let model = repository("examples/two_tower.json");
+    for name in [json!("../m.weights.h5"), json!("/etc/hostname"), json!(".."), json!(7), json!(["gone.weights.h5"])] {
+        let index = json!({"metadata": {}, "weight_map": {"/layers/dense/vars": name}}).to_string();
+        let index = desk.file("m.weights.json", index);
+        let word = name.as_array().map_or("no file beside it", |_| "gone.weights.h5");
+        desk.refused(&model, &["--weights", index.to_str().unwrap()], &[word]);
+    }
+}
+
+#[test]
+fn groups_that_hold_each_other() {
+    let desk = Desk::new();
+    let model = repository("examples/two_tower.json");
+    let cyclic = repository("tests/fixtures/weights/cyclic.h5");
+    desk.refused(&model, &["--weights", cyclic.to_str().unwrap()], &["cyclic.h5", "groups"]);
+    desk.refused(&cyclic, &[], &["cyclic.h5", "model_config"]);
+}
+
 #[test]
 fn duplicate_keys() {
     let desk = Desk::new();

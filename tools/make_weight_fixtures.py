@@ -174,6 +174,18 @@ def outputs(model, x):
     return model(x, training=False).numpy()
 
 
+def cyclic(path):
+    """Groups that hold each other, twice in each: every path through them goes on for ever."""
+    with h5py.File(path, "w") as file:
+        a = file.create_group("layers/dense")
+        b = a.create_group("vars")
+        b["0"] = np.zeros((2, 2), "float32")
+        for i in range(2):
+            a[f"again{i}"] = b[f"again{i}"] = file["layers"]
+        file["soft"] = h5py.SoftLink("/soft")
+        file["outside"] = h5py.ExternalLink("/etc/hostname", "/")
+
+
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
     model = everything()
@@ -195,6 +207,7 @@ def main():
     rewritten(OUT / "nested2.h5", OUT / "rewritten.h5")
     np.savez_compressed(OUT / "nested.npz", **keeps)
     cudnn(arrays)
+    cyclic(OUT / "cyclic.h5")
     np.savez_compressed(OUT / "cudnn.npz", **arrays)
 
 
