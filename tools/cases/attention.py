@@ -83,13 +83,12 @@ def decoder(L, keras):
 
 def maxima_behind(L, keras, turned):
     """Who runs before the attention still sees the mask: a maximum heeds masks while it runs."""
-    a = keras.Input((S,), dtype="int32", name="a")
-    x = L.Embedding(7, D, mask_zero=True)(a)
-    w = L.Embedding(7, D, mask_zero=True)(keras.ops.flip(a, 1) if turned else a)
+    a, b = keras.Input((S,), dtype="int32", name="a"), keras.Input((S,), dtype="int32", name="b")
+    x, w = L.Embedding(7, D, mask_zero=True)(a), L.Embedding(7, D, mask_zero=True)(b)
     y = L.MultiHeadAttention(2, 3)(x, x)
     early, late = L.Maximum()([x, w]), L.Maximum()([x, L.Dense(D)(L.Dense(D)(w))])
     outputs = [y, early, late]
-    return keras.Model(a, outputs[::-1] if turned else outputs)
+    return keras.Model([a, b], outputs[::-1] if turned else outputs)
 
 
 def dropped_first(L, keras):

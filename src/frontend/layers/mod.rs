@@ -15,6 +15,7 @@ mod forced;
 mod image;
 mod inputs;
 mod legacy;
+mod mask_ops;
 mod masks;
 mod merge;
 mod norm;
@@ -217,8 +218,11 @@ const CLASSES: &[Entry] = &[
     layer("ZeroPadding3D", shape::pad_3d),
     op("Absolute", ops::absolute),
     op("Add", ops::add),
+    op("All", mask_ops::all),
+    op("Any", mask_ops::any),
     op("Cast", ops::cast),
     op("Concatenate", ops::concatenate),
+    op("ConvertToTensor", mask_ops::convert_to_tensor),
     op("Divide", ops::divide),
     op("Equal", ops::equal),
     op("Exp", ops::exp),
@@ -243,6 +247,7 @@ const CLASSES: &[Entry] = &[
     op("Multiply", ops::multiply),
     op("Negative", ops::negative),
     op("NotEqual", ops::not_equal),
+    op("OnesLike", mask_ops::ones_like),
     op("Power", ops::power),
     op("Relu", ops::relu),
     op("Reshape", ops::reshape),
@@ -259,6 +264,7 @@ const CLASSES: &[Entry] = &[
     op("Transpose", ops::transpose),
     op("TrueDivide", ops::divide),
     op("Where", ops::where_),
+    op("ZerosLike", mask_ops::zeros_like),
 ];
 
 /// The row of a layer's class.
