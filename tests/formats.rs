@@ -699,6 +699,23 @@ fn the_kept_architecture_reads_as_the_same_model() {
     assert!(Json::parse(&text).unwrap().get("config").unwrap().get("node_config").is_some());
 }
 
+/// Numbers that no file needs are errors and not panics.
+#[test]
+fn extreme_references_and_shapes_are_errors() {
+    let nodes = |node: &str| format!(r#"[[["x", {node}, 0, {{}}]]]"#);
+    for node in ["-9223372036854775808", "9223372036854775807", "-1", "1"] {
+        let layers = [input_2("x"), layer_2("Activation", "a", r#""activation": "relu""#, &nodes(node))];
+        let error = refused(&functional_2(&layers, r#"[["x", 0, 0]]"#, r#"[["a", 0, 0]]"#));
+        assert!(error.contains(&format!("refers to call {node} of layer `x`")), "{error}");
+    }
+    for class in ["PReLU", "ParametricSoftplus", "SReLU", "Flatten"] {
+        let error = refused(&sequential_2(&format!(
+            r#"{{"class_name": "{class}", "config": {{"name": "l", "batch_input_shape": []}}}}"#
+        )));
+        assert!(error.contains("takes a tensor with a batch dimension"), "{class}: {error}");
+    }
+}
+
 /// Extents that a file leaves open are those of the data.
 #[test]
 fn open_extents_are_those_of_the_data() {

@@ -118,7 +118,7 @@ impl Wiring<'_> {
     fn source(&self, reference: &Reference<'_>, offsets: &[i64]) -> Result<Source, ImportError> {
         let Reference { at, layer, node, tensor } = reference;
         let calls = self.calls[*layer];
-        let call = usize::try_from(node - offsets[*layer]).ok().filter(|&c| c < calls);
+        let call = node.checked_sub(offsets[*layer]).and_then(|call| usize::try_from(call).ok()).filter(|&c| c < calls);
         let missing = || {
             let name = self.layers[*layer].name.clone();
             at.error(ImportErrorKind::NoSuchCall { name, index: *node, calls })

@@ -448,6 +448,9 @@ pub(super) fn thresholded_relu(b: &mut Builder, fields: &Fields<'_>, inputs: &In
 pub(super) fn prelu(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     let x = inputs.one()?;
     let mut shape = b.cx.dims(x.value);
+    if shape.is_empty() {
+        return Err(misfit("takes a tensor with a batch dimension"));
+    }
     shape.remove(0);
     if let Some(shared) = fields.opt("shared_axes") {
         for axis in shared.one_or_many() {

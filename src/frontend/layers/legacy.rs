@@ -240,7 +240,11 @@ pub(super) fn maxout_dense(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs
 
 /// A variable for every element of a row, but for the axes that share one.
 fn parameter(cx: &mut Cx, fields: &Fields<'_>, x: Value, name: &str, init: Initializer) -> Out<Value> {
-    let mut shape = cx.dims(x)[1..].to_vec();
+    let mut shape = cx.dims(x);
+    if shape.is_empty() {
+        return Err(misfit("takes a tensor with a batch dimension"));
+    }
+    shape.remove(0);
     if let Some(shared) = fields.opt("shared_axes") {
         for axis in shared.one_or_many() {
             let d = axis.positive()?;
