@@ -555,7 +555,7 @@ fn compare(path: &Path, imported: &Imported, weights: &Weights) {
 /// Keras 0.3 and 1: documents and weights in their layouts, against Keras 3 models translated by hand.
 #[test]
 fn keras_1_computes_what_hand_translated_models_do() {
-    let mut seen = 0;
+    let (mut seen, mut wholes) = (0, 0);
     let mut files: Vec<_> =
         std::fs::read_dir(repository("tests/goldens/keras1")).unwrap().map(|e| e.unwrap().path()).collect();
     files.sort();
@@ -570,8 +570,16 @@ fn keras_1_computes_what_hand_translated_models_do() {
         let weights = Weights::new(&imported.vars, Some(stored), 0);
         compare(path, &imported, &weights.unwrap_or_else(|e| panic!("{}: {e:?}", path.display())));
         seen += 1;
+        // Some are whole models.
+        if let Ok(mut whole) = open_model(&path.with_extension("h5")) {
+            assert_eq!(whole.generation, Generation::One);
+            let model = KerasModel::read(&whole).unwrap_or_else(|e| panic!("{e}"));
+            let imported = import(&model, path, &options).unwrap_or_else(|e| panic!("{e}"));
+            compare(path, &imported, &Weights::new(&imported.vars, whole.weights.take(), 0).unwrap());
+            wholes += 1;
+        }
     }
-    assert_eq!(seen, 20);
+    assert_eq!((seen, wholes), (20, 1));
 }
 
 /// What is wrong with a document of Keras 1 is said in its own words and at its own place.

@@ -329,7 +329,7 @@ CASES = {
     "LSTM_gpu": (sequential(recurrent("LSTM", "lstm", 4, STEPS, less="gpu")), chain(STEPS, lambda L: lstm(L, 4), gates="together")),
     "GRU_cpu": (
         sequential(recurrent("GRU", "gru", 4, STEPS, True)),
-        chain(STEPS, lambda L: L.GRU(4, recurrent_activation=hard_sigmoid, reset_after=False, return_sequences=True)),
+        chain(STEPS, lambda L: L.GRU(4, recurrent_activation=hard_sigmoid, reset_after=False, return_sequences=True), names="whole"),
     ),
     "SimpleRNN": (
         sequential(recurrent("SimpleRNN", "rnn", 4, STEPS, go_backwards=True)),

@@ -226,8 +226,9 @@ def settle(twin, document, rng):
         v.assign(drawn.astype("float32"))
 
 
-def write_weights(path, groups, names):
-    """A weight file as Keras 1 wrote it: names of layers and of their weights in attributes, no version. Keras 0.3 wrote numbers."""
+def write_weights(path, groups, names, document):
+    """A weight file as Keras 1 wrote it: names of layers and of their weights in attributes, no version. Keras 0.3 wrote numbers. A whole
+    model has the architecture and its version around that."""
     import h5py
 
     with h5py.File(path, "w") as file:
@@ -239,6 +240,10 @@ def write_weights(path, groups, names):
                 for p, tensor in enumerate(tensors):
                     group.create_dataset(f"param_{p}", data=tensor)
             return
+        if names == "whole":
+            file.attrs["model_config"] = json.dumps(document).encode()
+            file.attrs["keras_version"] = document["keras_version"].encode()
+            file = file.create_group("model_weights")
         file.attrs["layer_names"] = [name.encode() for name, _ in groups]
         for name, tensors in groups:
             group = file.create_group(name)
@@ -270,7 +275,7 @@ def compare(binary, keras, document, make, keep):
         at = lambda file: os.path.join(folder, file)
         with open(at("model.json"), "w") as file:
             file.write(document if isinstance(document, str) else json.dumps(document))
-        write_weights(at("weights.h5"), twin.stored(), twin.names)
+        write_weights(at("weights.h5"), twin.stored(), twin.names, document)
         if keep:
             np.savez(f"{keep}.npz", **{f"in{i}": x for i, x in enumerate(inputs)}, **{f"out{i}": x for i, x in enumerate(want)})
             shutil.copy(at("weights.h5"), f"{keep}.h5")

@@ -150,3 +150,50 @@ fn gate_forms(node: &VarTree, gates: Gates) -> Option<Vec<Form>> {
     let joined = |of: usize, axis| Recipe::Join(axis, order.iter().map(|gate| part(gate, of)).collect());
     Some(vec![Form { tensors: 3 * order.len(), recipes: vec![joined(0, axis), joined(1, axis), joined(2, 0)] }])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arrays::{Array, DType};
+    use crate::frontend::init::Initializer;
+    use crate::frontend::weights::VarSpec;
+
+    fn conv(channels: Channels) -> VarTree {
+        let var = |path: &str, shape: &[usize]| VarSpec {
+            path: path.to_string(),
+            shape: shape.to_vec(),
+            dtype: DType::F32,
+            initializer: Initializer::ZEROS,
+            trainable: true,
+        };
+        let vars = vec![var("c/kernel", &[2, 2, 1, 2]), var("c/bias", &[2])];
+        VarTree { channels, ..VarTree::leaf("Conv2D", "c", true, vars) }
+    }
+
+    fn made(writer: Writer, channels: Channels, shape: &[usize]) -> Vec<Vec<f64>> {
+        let count = shape.iter().product::<usize>();
+        let kernel = Array::from_f32(shape, &(0..count).map(|i| i as f32).collect::<Vec<_>>());
+        let stored = [kernel, Array::from_f32([2], &[8.0, 9.0])];
+        let node = conv(channels);
+        let forms = writer.forms(&node);
+        let plain = vec![Form::plain(2)];
+        let form = if forms.is_empty() { &plain[0] } else { &forms[0] };
+        form.recipes.iter().map(|recipe| recipe.make(&stored).expect("it fits").to_f64()).collect()
+    }
+
+    /// Values from NumPy: `np.arange(8)` in the stored shape, transposed by (2, 3, 1, 0), the first two axes reversed.
+    #[test]
+    fn kernels_are_turned_where_theano_turned_them() {
+        let writer = |layouts, kernels| Writer { layouts, kernels };
+        let bias = vec![8.0, 9.0];
+        let current = made(writer(Layouts::Current, Kernels::Correlated), Channels::Last, &[2, 2, 1, 2]);
+        assert_eq!(current, [vec![0., 1., 2., 3., 4., 5., 6., 7.], bias.clone()]);
+        let turned = made(writer(Layouts::Current, Kernels::Convolved), Channels::First, &[2, 2, 1, 2]);
+        assert_eq!(turned, [vec![6., 7., 4., 5., 2., 3., 0., 1.], bias.clone()]);
+        let first = Layouts::First(Gates::Apart);
+        let old = made(writer(first, Kernels::Correlated), Channels::First, &[2, 1, 2, 2]);
+        assert_eq!(old, [vec![0., 4., 1., 5., 2., 6., 3., 7.], bias.clone()]);
+        let old = made(writer(first, Kernels::Convolved), Channels::First, &[2, 1, 2, 2]);
+        assert_eq!(old, [vec![3., 7., 2., 6., 1., 5., 0., 4.], bias]);
+    }
+}
