@@ -120,6 +120,7 @@ fn nested_tree(outer_of_seq_trains: bool) -> VarTree {
         repeated: 0,
         channels: Default::default(),
         forms: vec![],
+        factors: 0,
         parts,
     };
     let inner = vec![

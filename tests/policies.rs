@@ -165,3 +165,21 @@ fn policies_that_are_refused_are_named() {
     let text = said(pattern);
     assert!(text.contains("the pattern `d/.*` in a map of dtype policies is not supported"), "{text}");
 }
+
+/// Keras counts low-rank factors and freezes the kernel; files hold the kernel merged. Counts by Keras 3.15.1.
+#[test]
+fn low_rank_factors_are_counted() {
+    let json = r#"{"class_name": "Sequential", "keras_version": "2.9.0", "config": {"name": "m", "layers": [
+        {"class_name": "InputLayer", "config": {"batch_input_shape": [null, 5, 8], "name": "x"}},
+        {"class_name": "EinsumDense", "config": {"name": "e", "equation": "abc,cd->abd", "output_shape": [5, 6], "bias_axes": "d",
+            "lora_rank": 3, "lora_alpha": 5}},
+        {"class_name": "Conv1D", "config": {"name": "c", "filters": 4, "kernel_size": 3, "lora_rank": 2, "lora_alpha": 3}},
+        {"class_name": "Flatten", "config": {"name": "f"}},
+        {"class_name": "Dense", "config": {"name": "d", "units": 3, "lora_rank": 2}}]}}"#;
+    let file = open_model_bytes(Path::new("m.json"), FileBytes::from(json.as_bytes().to_vec())).unwrap();
+    let model = KerasModel::read(&file).unwrap();
+    let options = ImportOptions { batch: 2, ..ImportOptions::default() };
+    let vars = import(&model, Path::new("m.json"), &options).unwrap().vars;
+    let factors: Vec<usize> = vars.parts.iter().map(|p| p.factors).collect();
+    assert_eq!(factors, [96 - 54, 120 - 76, 0, 69 - 39]);
+}

@@ -72,6 +72,8 @@ pub struct VarTree {
     pub channels: Channels,
     /// What Keras stored for all its variables and its parts', where that is not one tensor each. All have one count of tensors.
     pub forms: Vec<Form>,
+    /// Elements of the low-rank factors that Keras trains in place of the first variable. Files hold the product merged.
+    pub factors: usize,
     /// Its parts in creation order. Layers without variables are listed too: they count.
     pub parts: Vec<VarTree>,
 }
@@ -107,6 +109,7 @@ impl VarTree {
             repeated: 0,
             channels: Channels::Last,
             forms: Vec::new(),
+            factors: 0,
             parts: Vec::new(),
         }
     }
@@ -263,7 +266,13 @@ fn in_order(
     let units = ways.clone().find(|units| count(units) == keys.len()).or_else(|| ways.next()).unwrap_or_default();
     let expected = count(&units);
     if expected != keys.len() {
-        let kind = ImportErrorKind::WeightCount { expected, found: keys.len(), key: group.to_string() };
+        let kind = match layer.factors {
+            0 => ImportErrorKind::WeightCount { expected, found: keys.len(), key: group.to_string() },
+            _ => ImportErrorKind::Unsupported {
+                what: format!("`lora_rank` with its factors apart from the kernel under `{group}`"),
+                remedy: Some("save the model as .keras, which holds the merged kernel"),
+            },
+        };
         return Err(vec![at_weight(&layer.path, kind)]);
     }
     let mut order: Vec<usize> = (0..units.len()).collect();

@@ -102,8 +102,12 @@ fn count(vars: &VarTree, outer_trains: bool) -> (usize, usize) {
         let n = v.shape.iter().product::<usize>();
         (n, if trains && v.trainable { n } else { 0 })
     });
-    let parts = vars.parts.iter().map(|p| count(p, trains));
-    own.chain(parts).fold((0, 0), |sum, n| (sum.0 + n.0, sum.1 + n.1))
+    // Low-rank factors train in place of the kernel.
+    let kernel = vars.vars.first().filter(|_| trains && vars.factors > 0).map_or(0, |v| v.shape.iter().product());
+    let factors = (vars.factors, if trains { vars.factors } else { 0 });
+    let parts = vars.parts.iter().map(|p| count(p, trains)).chain([factors]);
+    let sum = own.chain(parts).fold((0, 0), |sum, n| (sum.0 + n.0, sum.1 + n.1));
+    (sum.0, sum.1 - kernel)
 }
 
 impl fmt::Display for LayersReport {

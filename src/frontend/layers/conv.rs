@@ -87,8 +87,6 @@ struct Common {
 /// What all convolutions read.
 fn common(b: &Builder, fields: &Fields<'_>, n: usize, padding: Padding) -> Out<Common> {
     fields.irrelevant(&TRAINING);
-    // Low-rank factors are merged into the kernel when a model is saved.
-    fields.irrelevant(&["lora_rank", "lora_alpha"]);
     fields.neutral("quantization_config", &[])?;
     Ok(Common {
         format: Format::read(fields)?,
@@ -165,6 +163,7 @@ fn conv(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize) -> Out 
     let init = initializer(fields, "kernel_initializer", Initializer::glorot_uniform())?;
     let mut shape = common.windows.size.clone();
     shape.extend([channels / groups, filters]);
+    b.cx.low_rank(fields, &shape)?;
     let kernel = b.cx.var("kernel", &shape, init, Trainable::Yes)?;
     let y = plain(&mut b.cx, x, kernel, &common.windows, &spatial, groups)?;
     finish(b, fields, &common, y, filters)

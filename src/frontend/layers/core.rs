@@ -15,17 +15,9 @@ use crate::frontend::error::ImportError;
 use crate::frontend::init::Initializer;
 use crate::frontend::json::Json;
 
-/// Constraints and regularisers matter for training only: training reads them from the model file. Low-rank factors are
-/// merged into the kernel when a model is saved.
-const TRAINING: [&str; 7] = [
-    "kernel_regularizer",
-    "bias_regularizer",
-    "kernel_constraint",
-    "bias_constraint",
-    "lora_rank",
-    "lora_alpha",
-    "embeddings_regularizer",
-];
+/// Constraints and regularisers matter for training only: training reads them from the model file.
+const TRAINING: [&str; 5] =
+    ["kernel_regularizer", "bias_regularizer", "kernel_constraint", "bias_constraint", "embeddings_regularizer"];
 
 pub(super) fn dense(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     let x = inputs.one()?;
@@ -43,6 +35,7 @@ pub(super) fn dense(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Ou
         return Err(misfit(format!("takes a tensor of rank 2 or more, its input has the shape {:?}", cx.dims(value))));
     }
     let features = *cx.dims(value).last().expect("the rank is checked above");
+    cx.low_rank(fields, &[features, units])?;
     let kernel = cx.var("kernel", &[features, units], kernel_init, Trainable::Yes)?;
     let mut y = cx.g.matmul(value, kernel)?;
     if use_bias {
@@ -65,6 +58,7 @@ pub(super) fn embedding(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -
     fields.neutral("quantization_config", &[])?;
     fields.neutral("sparse", &[Json::Bool(false)])?;
     let cx = &mut b.cx;
+    cx.low_rank(fields, &[rows, width])?;
     let table = cx.var_of(cx.variable, "embeddings", &[rows, width], init, Trainable::Yes)?;
     let ids = if cx.g.ty(x).dtype.is_int() { x } else { cx.g.cast(DType::I32, x)? };
     let y = cx.g.push(Take { base: 0 }, &[table, ids])?;
@@ -109,6 +103,7 @@ pub(super) fn reversible_embedding(b: &mut Builder, fields: &Fields<'_>, inputs:
     fields.irrelevant(&["embeddings_constraint", "input_length", "weights", "mask_zero"]);
     fields.neutral("quantization_config", &[])?;
     let cx = &mut b.cx;
+    cx.low_rank(fields, &[rows, width])?;
     let table = cx.var("embeddings", &[rows, width], init(fields)?, Trainable::Yes)?;
     let last = cx.axis(-1, cx.rank(x.value))?;
     let (kernel, dim) = match tied {
@@ -250,6 +245,7 @@ pub(super) fn einsum_dense(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs
     })?;
     let extent = |c: char| sizes.iter().find(|(l, _)| *l == c).map_or(1, |(_, n)| *n);
     let kernel_shape: Vec<usize> = parsed.kernel.iter().map(|&c| extent(c)).collect();
+    cx.low_rank(fields, &kernel_shape)?;
     let kernel = cx.var("kernel", &kernel_shape, kernel_init, Trainable::Yes)?;
     let mut y = contract_letters(cx, x, &parsed.input, kernel, &parsed.kernel, &parsed.output)?;
     if let Some(axes) = bias_axes.filter(|a| !a.is_empty()) {

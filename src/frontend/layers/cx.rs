@@ -6,6 +6,7 @@ use intwain_ir::ops::TypeError;
 use intwain_ir::{DType, Graph, Origin, Shape, Trainable, Type, Value};
 
 use super::forced::Training;
+use crate::frontend::cursor::Fields;
 use crate::frontend::error::{ImportError, ImportErrorKind};
 use crate::frontend::file::Generation;
 use crate::frontend::forms::Form;
@@ -88,6 +89,7 @@ struct Owner {
     repeated: usize,
     channels: Channels,
     forms: Vec<Form>,
+    factors: usize,
     parts: Vec<usize>,
 }
 
@@ -133,6 +135,7 @@ impl Cx {
             repeated: 0,
             channels: Channels::Last,
             forms: Vec::new(),
+            factors: 0,
             parts: Vec::new(),
         };
         let dtype = float.unwrap_or(DType::F32);
@@ -168,6 +171,7 @@ impl Cx {
             repeated: 0,
             channels: Channels::Last,
             forms: Vec::new(),
+            factors: 0,
             parts: Vec::new(),
         });
         self.owners[outer].parts.push(id);
@@ -302,6 +306,17 @@ impl Cx {
         self.owners[owner].forms = forms;
     }
 
+    /// Reads what says that Keras trains low-rank factors in place of the current owner's kernel.
+    pub(crate) fn low_rank(&mut self, fields: &Fields<'_>, kernel: &[usize]) -> Out<()> {
+        fields.irrelevant(&["lora_alpha"]);
+        if let Some(rank) = fields.opt("lora_rank") {
+            let (rows, columns) = kernel.split_at(kernel.len() - 1);
+            let factors = (rows.iter().product::<usize>() + columns[0]).saturating_mul(rank.positive()?);
+            self.owners[self.owner].factors = factors;
+        }
+        Ok(())
+    }
+
     /// The extents of an owner's variable.
     pub(crate) fn var_shape(&self, owner: OwnerId, name: &str) -> Option<&[usize]> {
         let path = format!("{}/{name}", self.owners[owner].path);
@@ -327,6 +342,7 @@ impl Cx {
             repeated: owner.repeated,
             channels: owner.channels,
             forms: owner.forms.clone(),
+            factors: owner.factors,
             parts: owner.parts.iter().map(|&part| self.tree_of(part, values)).collect(),
         }
     }
