@@ -1,4 +1,5 @@
 """Attention: dot-product, additive, multi-head and grouped-query, with every kind of mask."""
+import numpy as np
 
 T, S, D = 5, 6, 4
 
@@ -109,6 +110,13 @@ def nested(L, keras):
     return keras.Model(a, [inner(x), L.Multiply()([L.Dense(D)(x), inner(x)])])
 
 
+def written_mask(L, keras):
+    """A mask that is a constant of the file."""
+    x = keras.Input((T, D), name="x")
+    mask = np.tril(np.ones((1, T, T), bool), 1)
+    return keras.Model(x, L.MultiHeadAttention(2, 3)(x, x, attention_mask=mask))
+
+
 def self_scores(L, keras, layer):
     x = keras.Input((S, D))
     return keras.Model(x, list(layer(x, x, return_attention_scores=True)))
@@ -169,6 +177,7 @@ SHARED = {
         L, keras, L.MultiHeadAttention(2, 3), mask=(T, S), use_causal_mask=True
     ),
     "MultiHeadAttention_mask_dropout": lambda L, keras: heads(L, keras, L.MultiHeadAttention(2, 3, dropout=0.2), mask=(T, S)),
+    "MultiHeadAttention_mask_written": written_mask,
     "MultiHeadAttention_masked": lambda L, keras: implicit(L, keras, L.MultiHeadAttention(2, 3)),
     "MultiHeadAttention_masked_query": lambda L, keras: implicit(L, keras, L.MultiHeadAttention(2, 3), value=False),
     "MultiHeadAttention_masked_value": lambda L, keras: implicit(L, keras, L.MultiHeadAttention(2, 3), query=False),

@@ -234,6 +234,12 @@ def softmax_of_ids(L, keras):
     return keras.Model([x, i], L.Softmax()(x, mask=keras.ops.not_equal(i, 0)))
 
 
+def softmax_mask_written(L, keras):
+    x = keras.Input((3, 5), name="x")
+    mask = np.arange(15).reshape(1, 3, 5) % 4 > 0
+    return keras.Model(x, L.Softmax()(x, mask=keras.ops.convert_to_tensor(mask)))
+
+
 def float_ids(L, keras):
     x = keras.Input((6,), name="x")
     y = L.Embedding(7, 4, mask_zero=True)(x)
@@ -313,6 +319,7 @@ CASES = {
     "Masking_per_feature": lambda L, keras: masking(L, keras, np.array([0.5, -1.0, 2.0], "f4")),
     "Masking_integers": lambda L, keras: masking(L, keras, 0, "int32"),
     "Masking_integers_fraction": lambda L, keras: masking(L, keras, 1.5, "int32"),
+    "Softmax_mask_written": softmax_mask_written,
     "Softmax_masked_by_ids": softmax_of_ids,
 }
 

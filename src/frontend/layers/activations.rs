@@ -6,7 +6,7 @@ use intwain_ir::{DType, Trainable, Value};
 use super::build::Builder;
 use super::cx::{Cx, Out, T, misfit};
 use super::inputs::Inputs;
-use super::masks::heeded;
+use super::masks::{heeded, written};
 use crate::frontend::cursor::{At, Fields};
 use crate::frontend::error::ImportError;
 use crate::frontend::file::Generation;
@@ -490,7 +490,8 @@ pub(super) fn softmax(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> 
         (Generation::One | Generation::Two, true) => Masked::Lowest,
         (Generation::One | Generation::Two, false) => Masked::Lowered,
     };
-    let mask = heeded(&b.cx, inputs, 1, x);
+    let fixed = inputs.get(1, "mask").map(|item| written(&mut b.cx, item)).transpose()?.flatten();
+    let mask = fixed.or(heeded(&b.cx, inputs, 1, x));
     // Keras aligns it with the last dimensions and fails unless they happen to fit.
     if let (Some(own), true) = (x.mask, mask == x.mask)
         && b.cx.rank(own) != rank

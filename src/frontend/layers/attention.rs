@@ -10,7 +10,7 @@ use super::conv::add_bias;
 use super::core::contract_letters;
 use super::cx::{Cx, Fail, Out, T, misfit, unsupported};
 use super::inputs::{Inputs, Item};
-use super::masks::{spread, values};
+use super::masks::{spread, values, written};
 use crate::frontend::cursor::{At, Fields};
 use crate::frontend::file::Generation;
 use crate::frontend::init::Initializer;
@@ -33,19 +33,20 @@ struct Call {
 }
 
 impl Call {
-    fn read(cx: &Cx, inputs: &Inputs) -> Out<Call> {
+    fn read(cx: &mut Cx, inputs: &Inputs) -> Out<Call> {
         let missing = |name: &str| misfit(format!("is called without `{name}`"));
         let query = inputs.tensor(0, "query")?.ok_or_else(|| missing("query"))?;
         let value = inputs.tensor(1, "value")?.ok_or_else(|| missing("value"))?;
         let given = inputs.tensor(2, "key")?;
         // Keras 2 has no arguments for the three masks, and no file of it can have them.
-        let place = |position: usize| if cx.generation == Generation::Three { position } else { usize::MAX };
+        let three = cx.generation == Generation::Three;
+        let place = |position: usize| if three { position } else { usize::MAX };
         let masks = [
-            argument(inputs, place(3), "query_mask")?.or(query.mask),
-            argument(inputs, place(4), "value_mask")?.or(value.mask),
-            argument(inputs, place(5), "key_mask")?.or(given.and_then(|k| k.mask)),
+            argument(cx, inputs, place(3), "query_mask")?.or(query.mask),
+            argument(cx, inputs, place(4), "value_mask")?.or(value.mask),
+            argument(cx, inputs, place(5), "key_mask")?.or(given.and_then(|k| k.mask)),
         ];
-        let user_mask = argument(inputs, if cx.generation == Generation::Three { 6 } else { 3 }, "attention_mask")?;
+        let user_mask = argument(cx, inputs, if three { 6 } else { 3 }, "attention_mask")?;
         Ok(Call {
             query,
             value,
@@ -81,12 +82,15 @@ impl Call {
 }
 
 /// A tensor argument by position and name.
-fn argument(inputs: &Inputs, position: usize, name: &str) -> Out<Option<Value>> {
+fn argument(cx: &mut Cx, inputs: &Inputs, position: usize, name: &str) -> Out<Option<Value>> {
     let item = if position == usize::MAX { inputs.named(name) } else { inputs.get(position, name) };
     match item {
         None => Ok(None),
         Some(Item::Tensor(t)) => Ok(Some(t.value)),
-        Some(_) => Err(unsupported(format!("an argument `{name}` that is no tensor"))),
+        Some(item) => match written(cx, item)? {
+            None => Err(unsupported(format!("an argument `{name}` that is no tensor"))),
+            mask => Ok(mask),
+        },
     }
 }
 
@@ -155,7 +159,7 @@ pub(super) fn multi_head(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) 
     let axes =
         fields.opt("attention_axes").map(|at| at.one_or_many().iter().map(At::int).collect::<Result<Vec<_>, _>>());
     let axes = axes.transpose()?;
-    let mut call = Call::read(&b.cx, inputs)?;
+    let mut call = Call::read(&mut b.cx, inputs)?;
     let rank = call.rank(&b.cx)?;
     let masked = call.masked(&b.cx, fields, rank)?;
     if b.cx.generation == Generation::Three {
@@ -197,7 +201,7 @@ pub(super) fn grouped_query(b: &mut Builder, fields: &Fields<'_>, inputs: &Input
     if !heads.is_multiple_of(shared) {
         return Err(misfit(format!("{shared} key heads do not divide {heads} query heads")));
     }
-    let call = Call::read(&b.cx, inputs)?;
+    let call = Call::read(&mut b.cx, inputs)?;
     if call.rank(&b.cx)? != 3 {
         return Err(misfit("takes tensors of rank 3"));
     }

@@ -4,11 +4,12 @@
 //! be skipped. Layers that heed it take it as an operand of ordinary operations, so that nothing of it is left in the graph
 //! but those. Keras 3 and Keras 2 have the same rule for most layers and not for all.
 
-use intwain_ir::ops::Concat;
+use intwain_ir::ops::{Concat, Constant};
 use intwain_ir::scalar::{Binary, Reduce};
-use intwain_ir::{DType, Shape, Value};
+use intwain_ir::{DType, Scalar, Shape, Value};
 
-use super::cx::{Cx, Out, T, misfit};
+use super::build::element;
+use super::cx::{Cx, Out, T, misfit, unsupported};
 use super::inputs::{Inputs, Item};
 use crate::frontend::cursor::Fields;
 use crate::frontend::file::Generation;
@@ -77,6 +78,45 @@ pub(super) fn values(item: &Item) -> Vec<Option<Value>> {
         Item::Const(Json::Array(items)) => vec![None; items.len()],
         Item::Const(_) | Item::Array { .. } | Item::Slice(_) | Item::Ellipsis => vec![None],
     }
+}
+
+/// A mask that is written into the file: Keras 3 says its type, Keras 2 writes lists.
+pub(super) fn written(cx: &mut Cx, item: &Item) -> Out<Option<Value>> {
+    let (json, dtype) = match item {
+        Item::Array { value, dtype } => {
+            (value, element(dtype).ok_or_else(|| unsupported(format!("an array of type `{dtype}`")))?)
+        }
+        Item::Const(json @ Json::Array(_)) => (json, DType::F32),
+        Item::Tensor(_) | Item::Const(_) | Item::List(_) | Item::Dict(_) | Item::Slice(_) | Item::Ellipsis => {
+            return Ok(None);
+        }
+    };
+    let (mut extents, mut elements) = (Vec::new(), Vec::new());
+    leaves(json, 0, &mut extents, &mut elements)?;
+    if elements.len() != extents.iter().product::<usize>() {
+        return Err(misfit("a mask of lists of several lengths"));
+    }
+    let elements = elements.iter().map(|x| Scalar::from_f64(dtype, *x)).collect();
+    Ok(Some(cx.g.push(Constant { shape: Shape::from(extents), elements }, &[])?))
+}
+
+fn leaves(json: &Json, depth: usize, extents: &mut Vec<usize>, elements: &mut Vec<f64>) -> Out<()> {
+    match json {
+        Json::Bool(b) => elements.push(f64::from(u8::from(*b))),
+        Json::Int(i) => elements.push(*i as f64),
+        Json::Float(x) => elements.push(*x),
+        Json::Array(items) => {
+            if depth == extents.len() {
+                extents.push(items.len());
+            }
+            if extents[depth] != items.len() {
+                return Err(misfit("a mask of lists of several lengths"));
+            }
+            items.iter().try_for_each(|item| leaves(item, depth + 1, extents, elements))?;
+        }
+        Json::Null | Json::String(_) | Json::Object(_) => return Err(unsupported("a mask that holds no numbers")),
+    }
+    Ok(())
 }
 
 /// The mask that a layer with an argument `mask` heeds. Keras 3 hands on the mask of the first argument only where no other
