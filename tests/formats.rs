@@ -348,6 +348,17 @@ fn inputs_are_declared_in_many_ways() {
     }
 }
 
+/// An input may be left out of a call in Keras 3; here it is an input.
+#[test]
+fn optional_inputs_are_inputs() {
+    let node = format!(r#"[{{"args": [{}], "kwargs": {{}}}}]"#, tensor("x", 0));
+    let input = input_3("x").replace(r#""sparse": false"#, r#""sparse": false, "optional": true"#);
+    let layers = [input, format!(r#"{{{}, "inbound_nodes": {node}}}"#, dense("d", 1, 1.0))];
+    let json = functional_3(&layers, r#"["x", 0, 0]"#, r#"["d", 0, 0]"#);
+    assert!(read(&json).unwrap().input_specs()[0].1.optional);
+    assert_eq!(outputs(&json), [[6.0, 15.0]]);
+}
+
 /// `axis` is a number or a list of one; sizes are numbers or lists; initializers are names or objects.
 #[test]
 fn numbers_and_lists_of_one_mean_the_same() {
@@ -476,6 +487,16 @@ fn training_in_a_node_of_keras_3_says_nothing() {
     for training in ["false", "null"] {
         assert_eq!(outputs(&dropout(training)), [[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]);
     }
+    // Keras 2 writes what its user wrote, which holds: such a layer would always drop.
+    let keras_2 = |training: &str| {
+        let nodes = format!(r#"[[["x", 0, 0, {{"training": {training}}}]]]"#);
+        let layers = [input_2("x"), layer_2("Dropout", "l", r#""rate": 0.5"#, &nodes)];
+        functional_2(&layers, r#"[["x", 0, 0]]"#, r#"[["l", 0, 0]]"#)
+    };
+    for training in ["false", "null"] {
+        assert_eq!(outputs(&keras_2(training)), [[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]);
+    }
+    assert!(refused(&keras_2("true")).contains("training"));
 }
 
 /// Variables in the order of Keras's `weights`: layers as listed, then creation order; frozen layers do not train.
