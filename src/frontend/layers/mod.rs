@@ -15,6 +15,7 @@ mod forced;
 mod image;
 mod inputs;
 mod legacy;
+mod local;
 mod mask_ops;
 mod masks;
 mod merge;
@@ -168,6 +169,8 @@ const CLASSES: &[Entry] = &[
     layer("LayerScale", norm::layer_scale),
     passing("LayerNormalization", norm::layer),
     passing("LeakyReLU", activations::leaky_relu),
+    layer("LocallyConnected1D", local::locally_connected_1d),
+    layer("LocallyConnected2D", local::locally_connected_2d),
     layer("Masking", core::masking),
     layer("MaxoutDense", legacy::maxout_dense),
     layer("MaxPooling1D", pool::max_1d).or(&["MaxPool1D"]),
