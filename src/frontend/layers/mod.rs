@@ -11,6 +11,7 @@ mod conv;
 mod conv_lstm;
 mod core;
 mod cx;
+mod dense_attention;
 mod forced;
 mod image;
 mod inputs;
@@ -28,6 +29,7 @@ mod recurrent;
 mod rows;
 mod shape;
 mod shapes;
+mod softmax;
 mod tf;
 mod windows;
 mod wrappers;
@@ -114,8 +116,8 @@ const CLASSES: &[Entry] = &[
     passing("ActivityRegularization", core::activity_regularization),
     layer("Add", merge::add).or(&["add"]).masks(Masks::Merge),
     passing("AlphaDropout", core::dropout),
-    layer("AdditiveAttention", attention::additive).masks(Masks::Query),
-    layer("Attention", attention::dot_product).masks(Masks::Query),
+    layer("AdditiveAttention", dense_attention::additive).masks(Masks::Query),
+    layer("Attention", dense_attention::dot_product).masks(Masks::Query),
     layer("Average", merge::average).masks(Masks::Merge),
     layer("AveragePooling1D", pool::average_1d).or(&["AvgPool1D"]),
     layer("AveragePooling2D", pool::average_2d).or(&["AvgPool2D"]),
@@ -197,7 +199,7 @@ const CLASSES: &[Entry] = &[
     layer("SeparableConv1D", conv::separable_1d).or(&["SeparableConvolution1D"]),
     layer("SeparableConv2D", conv::separable_2d).or(&["SeparableConvolution2D"]),
     layer("SimpleRNN", recurrent::simple_rnn).masks(Masks::Sequence),
-    passing("Softmax", activations::softmax),
+    passing("Softmax", softmax::softmax),
     passing("SpatialDropout1D", core::dropout),
     passing("SpatialDropout2D", core::dropout),
     passing("SpatialDropout3D", core::dropout),
