@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 
+import keras1_cases
 from zoo import MEASURED
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
@@ -91,7 +92,10 @@ class Evidence:
     """What tests a class: own cases, then other conformance cases, then models."""
 
     def __init__(self, args, page):
-        self.cases, self.others, self.models = {}, {}, {}
+        self.cases, self.others, self.models, self.old = {}, {}, {}, {}
+        for name, (document, _) in keras1_cases.CASES.items():
+            for class_ in dict.fromkeys(stored_classes(document)):
+                self.old.setdefault(class_, []).append(name)
         for folder in args.cases:
             with open(os.path.join(folder, "index.json")) as file:
                 for line in json.load(file):
@@ -123,7 +127,9 @@ class Evidence:
             within += b
             others += [] if prefix else self.others.get(name, [])
             models += self.models.get(prefix + name, [])
-        tests = list(dict.fromkeys([*own, *others, *within, *models]))
+        # Layers that only Keras 1 had are tested by documents of it, in `keras1_cases.py`.
+        old = [] if prefix or own or others or within or models else [t for name in names for t in self.old.get(name, [])]
+        tests = list(dict.fromkeys([*own, *others, *within, *models, *old]))
         shown = ", ".join(f"`{test}`" for test in tests[:2])
         return shown + (f" and {len(tests) - 2} more" if len(tests) > 2 and not others else "")
 
