@@ -295,6 +295,28 @@ def nested_heads():
     return sequential(merge("outer", "ave", [inner, strip(sequential(dense("d", 5, [3])))]), dense("e", 2))
 
 
+def model_head():
+    """A chain that begins with a merge of a functional model and a chain; the model's layers are the whole's own in weight files."""
+    node = lambda name: [[[name, 0, 0]]]
+    entry = lambda made, nodes: {**made, "name": made["config"]["name"], "inbound_nodes": nodes}
+    inputs = [entry(layer("InputLayer", name, [3], sparse=False), []) for name in ("x", "y")]
+    for made in inputs:
+        del made["config"]["trainable"]
+    both = [[["dx", 0, 0], ["dy", 0, 0]]]
+    layers = [*inputs, entry(dense("dx", 4), node("x")), entry(dense("dy", 4), node("y")), entry(merge("xy", "mul"), both)]
+    config = {"name": "model_1", "layers": layers, "input_layers": [["x", 0, 0], ["y", 0, 0]], "output_layers": [["xy", 0, 0]]}
+    model = {"class_name": "Model", "config": config}
+    return sequential(merge("outer", "concat", [model, strip(sequential(dense("d", 5, [3])))]), dense("e", 2))
+
+
+def model_head_twin(keras):
+    L = keras.layers
+    inputs = [keras.Input((3,)) for _ in range(3)]
+    dx, dy, d, e = (L.Dense(n, name=name) for n, name in ((4, "dx"), (4, "dy"), (5, "d"), (2, "e")))
+    joined = L.Concatenate()([L.Multiply()([dx(inputs[0]), dy(inputs[1])]), d(inputs[2])])
+    return Twin(keras.Model(inputs, e(joined)), order=["dx", "dy", "d", "e"])
+
+
 def nested_heads_twin(keras):
     L = keras.layers
     inputs = [keras.Input((4,)), keras.Input((4,)), keras.Input((3,))]
@@ -325,6 +347,7 @@ CASES = {
     "Merge_dot": (join_two("dot"), merged(lambda o, a, b: o.sum(a * b, -1, keepdims=True))),
     "Merge_cos": (join_two("cos", dot_axes=1), merged(cosine)),
     "Merge_nested": (nested_heads(), nested_heads_twin),
+    "Merge_model": (model_head(), model_head_twin),
     "LSTM_cpu": (sequential(recurrent("LSTM", "lstm", 4, STEPS, True)), chain(STEPS, lambda L: lstm(L, 4, return_sequences=True))),
     "LSTM_gpu": (sequential(recurrent("LSTM", "lstm", 4, STEPS, less="gpu")), chain(STEPS, lambda L: lstm(L, 4), gates="together")),
     "GRU_cpu": (

@@ -148,8 +148,12 @@ impl Translator {
         for at in heads.array()? {
             let written = Written::read(&at)?;
             results.push(match written.class {
-                // Their layers become the model's own, as they are in its weight files.
+                // Layers of chains and models become the model's own, as they are in its weight files.
                 "Sequential" => self.chain(&layers_of(&written)?, None, path, wiring)?,
+                "Model" | "Graph" => {
+                    let model = self.layer(&at, path);
+                    inlined(&at, &model, wiring)?
+                }
                 _ => {
                     let name = self.name_of(&written, wiring);
                     let layer = self.layer(&at, path);
@@ -180,6 +184,20 @@ impl Translator {
     fn name_of(&self, written: &Written<'_>, wiring: &Wiring) -> String {
         let class = snake_case(written.class);
         written.name.map_or_else(|| format!("{class}_{}", wiring.layers.len() + 1), str::to_string)
+    }
+}
+
+/// Puts the layers of a translated model into another one and gives its only result.
+fn inlined(at: &At<'_>, model: &Json, wiring: &mut Wiring) -> Result<Json, ImportError> {
+    let list = |key| model.get("config").and_then(|c| c.get(key)).and_then(Json::as_array).unwrap_or(&[]);
+    wiring.layers.extend_from_slice(list("layers"));
+    wiring.inputs.extend_from_slice(list("input_layers"));
+    match list("output_layers") {
+        [only] => Ok(only.clone()),
+        outputs => {
+            let what = format!("a branch of a merge has one output, this model has {}", outputs.len());
+            Err(at.error(ImportErrorKind::Shape(what)))
+        }
     }
 }
 
