@@ -61,11 +61,15 @@ fn unique_names(names: &[&str]) -> Vec<String> {
 
 /// Builds the graph of a model; `file` is for messages.
 pub fn import(model: &KerasModel, file: &Path, options: &ImportOptions) -> Result<Imported, ImportErrors> {
-    let mut imported = build(model, file, options)?;
+    let mut imported = build(model, file, options, Ask::AsIs)?;
+    let rows = imported.graph.inputs().map(|p| imported.graph.shape(p.value).first().copied().unwrap_or(0)).min();
     // A batch of one row looks like any dimension of extent 1, so the question is put to a batch of two.
-    let apart = match options.batch {
-        0 | 1 => build(model, file, &ImportOptions { batch: 2, ..options.clone() }).is_ok_and(|i| stay_apart(&i.graph)),
-        _ => stay_apart(&imported.graph),
+    let apart = match rows {
+        None | Some(0 | 1) => {
+            let two = ImportOptions { batch: 2, ..options.clone() };
+            build(model, file, &two, Ask::TwoRows).is_ok_and(|i| stay_apart(&i.graph))
+        }
+        Some(_) => stay_apart(&imported.graph),
     };
     if !apart {
         for param in &mut imported.graph.params {
@@ -77,12 +81,22 @@ pub fn import(model: &KerasModel, file: &Path, options: &ImportOptions) -> Resul
     Ok(imported)
 }
 
-fn build(model: &KerasModel, file: &Path, options: &ImportOptions) -> Result<Imported, ImportErrors> {
+/// What a graph is built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ask {
+    /// To be run.
+    AsIs,
+    /// To look at, with two rows in a call whatever the file says.
+    TwoRows,
+}
+
+fn build(model: &KerasModel, file: &Path, options: &ImportOptions, ask: Ask) -> Result<Imported, ImportErrors> {
     let class = match model.kind {
         ModelKind::Sequential => "Sequential",
         ModelKind::Functional => "Functional",
     };
     let cx = Cx::new(&model.name, class, model.trainable, model.generation, options.float);
+    let rows = rows(model, ask);
     let mut builder = Builder {
         cx,
         problems: Vec::new(),
@@ -90,6 +104,7 @@ fn build(model: &KerasModel, file: &Path, options: &ImportOptions) -> Result<Imp
         owners: BTreeMap::new(),
         results: BTreeMap::new(),
         read: BTreeSet::new(),
+        rows,
     };
     builder.unknown_classes(model);
     match builder.outermost(model, options) {
@@ -100,6 +115,47 @@ fn build(model: &KerasModel, file: &Path, options: &ImportOptions) -> Result<Imp
     let mut problems = builder.problems;
     problems.sort_by_key(|p| p.path.indices());
     Err(ImportErrors { file: file.to_path_buf(), problems })
+}
+
+/// The rows of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallRows {
+    /// Each input has what the file says.
+    AsWritten,
+    /// All inputs have these, always: the model keeps something for each of its rows from call to call.
+    Kept(usize),
+    /// The model does so, but its file leaves the rows open or gives inputs different ones.
+    Unknown,
+}
+
+fn rows(model: &KerasModel, ask: Ask) -> CallRows {
+    if !model.layers.iter().any(keeps_state) {
+        return CallRows::AsWritten;
+    }
+    let specs = model.input_specs();
+    let mut rows = specs.iter().map(|(_, spec)| spec.shape.as_ref().and_then(|s| s.first().copied().flatten()));
+    match (rows.next().flatten(), ask) {
+        (Some(first), _) if !rows.all(|r| r == Some(first)) => CallRows::Unknown,
+        (Some(first), Ask::AsIs) => CallRows::Kept(first),
+        (Some(_), Ask::TwoRows) => CallRows::Kept(2),
+        (None, _) => CallRows::Unknown,
+    }
+}
+
+/// Whether a layer, or one inside it, says that it keeps its states.
+fn keeps_state(layer: &Layer) -> bool {
+    fn says(json: &Json) -> bool {
+        match json {
+            Json::Object(map) => map.iter().any(|(k, v)| (k == "stateful" && *v == Json::Bool(true)) || says(v)),
+            Json::Array(items) => items.iter().any(says),
+            Json::Null | Json::Bool(_) | Json::Int(_) | Json::Float(_) | Json::String(_) => false,
+        }
+    }
+    match &layer.body {
+        LayerBody::Leaf(config) => says(config),
+        LayerBody::Model(inner) => inner.layers.iter().any(keeps_state),
+        LayerBody::Input(_) => false,
+    }
 }
 
 pub(super) struct Builder {
@@ -113,6 +169,7 @@ pub(super) struct Builder {
     results: BTreeMap<String, Vec<Vec<usize>>>,
     /// Configurations whose keys have been checked: a shared layer reports an unknown key once.
     read: BTreeSet<JsonPath>,
+    rows: CallRows,
 }
 
 /// What a problem is worth that an import function finds.
@@ -175,7 +232,7 @@ impl Builder {
         }
         let (vars, values) = self.cx.tree();
         let results = std::mem::take(&mut self.results);
-        Ok(Imported { graph: in_order(&self.cx.g, &values)?, vars, results })
+        Ok(Imported { graph: in_order(&self.cx, &values)?, vars, results })
     }
 
     fn input(&mut self, name: &str, spec: &InputSpec, options: &ImportOptions) -> Out<Value> {
@@ -184,8 +241,12 @@ impl Builder {
         if given.is_some_and(|g| g.len() + 1 != shape.len()) {
             return Err(misfit(format!("the input has {} dimensions beside the batch", shape.len().saturating_sub(1))));
         }
+        let kept = match self.rows {
+            CallRows::Kept(rows) => Some(rows),
+            CallRows::AsWritten | CallRows::Unknown => None,
+        };
         let extent = |(d, open): (usize, &Option<usize>)| match (d, open, given) {
-            (0, Some(rows), _) => Ok(*rows),
+            (0, Some(rows), _) => Ok(kept.unwrap_or(*rows)),
             (0, None, _) => Ok(options.batch),
             (_, Some(fixed), Some(given)) if given[d - 1] != *fixed => {
                 Err(misfit(format!("dimension {d} is {fixed} in the file and {} as given", given[d - 1])))
@@ -198,7 +259,7 @@ impl Builder {
             })),
         };
         let dims = shape.iter().enumerate().map(extent).collect::<Out<Vec<_>>>()?;
-        let rows = if shape.first() == Some(&None) { Rows::Batched } else { Rows::Whole };
+        let rows = if shape.first() == Some(&None) || kept.is_some() { Rows::Batched } else { Rows::Whole };
         let dtype = self.input_type(spec)?;
         Ok(self.cx.g.input(name, Type::new(dtype, Shape::from(dims)), rows))
     }
@@ -209,6 +270,20 @@ impl Builder {
             Some(name) => element(name).ok_or_else(|| unsupported(format!("an input of type `{name}`")))?,
         };
         Ok(if dtype.is_float() { self.cx.float.unwrap_or(dtype) } else { dtype })
+    }
+
+    /// Refuses a layer that keeps states for so many rows unless every call of the model has these.
+    pub(super) fn keeps_rows(&self, rows: usize) -> Out<()> {
+        match self.rows {
+            CallRows::Kept(all) if all == rows => Ok(()),
+            CallRows::Kept(all) => Err(unsupported(format!(
+                "a stateful layer that is given {rows} rows where the model is given {all}, as inside TimeDistributed"
+            ))),
+            CallRows::AsWritten | CallRows::Unknown => Err(Fail::Here(ImportErrorKind::Unsupported {
+                what: "a stateful layer in a model whose inputs do not fix one number of rows".to_string(),
+                remedy: Some("give every input a batch_shape with the same batch, or set stateful to false"),
+            })),
+        }
     }
 
     /// Makes an owner for every layer of a model, in the order of the file: positions in weight files count them.
@@ -621,14 +696,16 @@ pub(super) fn element(name: &str) -> Option<DType> {
     })
 }
 
-/// The same graph with the variables in the given order behind the inputs, and ids in the order of definition.
-fn in_order(graph: &Graph, weights: &[Value]) -> Out<Graph> {
+/// The same graph with the variables in the given order behind the inputs, then what is kept, and ids in the order of
+/// definition.
+fn in_order(cx: &Cx, weights: &[Value]) -> Out<Graph> {
+    let graph = &cx.g;
     let mut out = Graph::new(&graph.name);
     let mut map: BTreeMap<Value, Value> = BTreeMap::new();
     let inputs = graph.inputs().map(|p| p.value);
-    for value in inputs.chain(weights.iter().copied()) {
-        let param = graph.params.iter().find(|p| p.value == value).expect("inputs and weights are parameters");
-        debug_assert!(!matches!(param.kind, ParamKind::State { .. }));
+    let kept = cx.all_kept().iter().map(|k| k.before);
+    for value in inputs.chain(weights.iter().copied()).chain(kept) {
+        let param = graph.params.iter().find(|p| p.value == value).expect("all of them are parameters");
         map.insert(value, out.param(&param.name, graph.ty(value).clone(), param.kind.clone()));
     }
     for node in graph.nodes.values() {
@@ -640,6 +717,10 @@ fn in_order(graph: &Graph, weights: &[Value]) -> Out<Graph> {
     out.origin = Default::default();
     for output in &graph.outputs {
         out.output(&output.name, map[&output.value]);
+    }
+    let first = out.params.len() - cx.all_kept().len();
+    for (param, kept) in out.params[first..].iter_mut().zip(cx.all_kept()) {
+        param.kind = ParamKind::State { next: Some(map[&kept.now]) };
     }
     Ok(out)
 }

@@ -2,7 +2,7 @@
 
 use intwain_ir::{Shape, Trainable, Value};
 
-use super::activations::{Activation, initializer};
+use super::activations::{Activation, Keras2, initializer};
 use super::build::Builder;
 use super::conv::add_bias;
 use super::cx::{Cx, Out};
@@ -19,6 +19,10 @@ pub(super) enum Kind {
     /// The reset gate is applied to the state.
     GruBefore,
     Simple,
+    /// No activation: the output is the sum of both products.
+    Bare,
+    /// Two products of the first state, which become the states; their sum is the output.
+    Twofold,
 }
 
 /// The classes of cells, as Keras names them.
@@ -27,15 +31,22 @@ pub(super) enum Family {
     Lstm,
     Gru,
     Simple,
+    OneState,
+    TwoStates,
 }
 
+/// The module of the cells that Keras's own tests are written with.
+const TESTS: &str = "keras.src.layers.rnn.rnn_test";
+
 impl Family {
-    /// The family of a cell class.
-    pub(super) fn of_cell(class: &str) -> Option<Family> {
-        Some(match class {
-            "LSTMCell" => Family::Lstm,
-            "GRUCell" => Family::Gru,
-            "SimpleRNNCell" => Family::Simple,
+    /// The family of a cell class, from a module where the file says it.
+    pub(super) fn of_cell(class: &str, module: Option<&str>) -> Option<Family> {
+        Some(match (class, module) {
+            ("LSTMCell", _) => Family::Lstm,
+            ("GRUCell", _) => Family::Gru,
+            ("SimpleRNNCell", _) => Family::Simple,
+            ("OneStateRNNCell", Some(TESTS)) => Family::OneState,
+            ("TwoStatesRNNCell", Some(TESTS)) => Family::TwoStates,
             _ => return None,
         })
     }
@@ -46,6 +57,8 @@ impl Family {
             Family::Lstm => ("LSTMCell", "lstm_cell"),
             Family::Gru => ("GRUCell", "gru_cell"),
             Family::Simple => ("SimpleRNNCell", "simple_rnn_cell"),
+            Family::OneState => ("OneStateRNNCell", "one_state_rnn_cell"),
+            Family::TwoStates => ("TwoStatesRNNCell", "two_states_rnn_cell"),
         }
     }
 }
@@ -56,7 +69,7 @@ impl Kind {
         match self {
             Kind::Lstm => 4,
             Kind::GruAfter | Kind::GruBefore => 3,
-            Kind::Simple => 1,
+            Kind::Simple | Kind::Bare | Kind::Twofold => 1,
         }
     }
 }
@@ -92,35 +105,64 @@ pub(super) struct Cell {
 /// A cell's variables, as they are used.
 pub(super) struct Variables {
     /// Contracted with the input.
-    pub(super) kernel: Value,
+    kernel: Value,
     /// Added to the projected input.
-    pub(super) input_bias: Option<Value>,
-    recurrent: Value,
+    input_bias: Option<Value>,
+    /// Contracted with the states.
+    recurrent: Vec<Value>,
     state_bias: Option<Value>,
+}
+
+impl Variables {
+    /// What projects the input: the kernel, and the bias where there is one.
+    pub(super) fn projection(&self) -> Vec<Value> {
+        std::iter::once(self.kernel).chain(self.input_bias).collect()
+    }
+
+    /// The product of an input and what projects it.
+    pub(super) fn project(cx: &mut Cx, x: Value, projection: &[Value]) -> Out<Value> {
+        let product = cx.g.matmul(x, projection[0])?;
+        projection.get(1).map_or(Ok(product), |&bias| add_bias(cx, product, bias))
+    }
+}
+
+/// The bias of gates i, f, c, o where that of the forget gate begins at 1.
+pub(super) fn forget_bias(initializer: Initializer, units: usize) -> Initializer {
+    match initializer {
+        Initializer::Constant(c) => Initializer::Stretches(vec![(units, c), (units, 1.0), (2 * units, c)]),
+        other => other,
+    }
+}
+
+/// Keras 2's default for the gates' activation is another than Keras 3's.
+pub(super) fn gates(cx: &Cx) -> Activation {
+    match cx.generation {
+        Generation::One | Generation::Two => Activation::HardSigmoid { keras_2: Keras2::Yes },
+        Generation::Three => Activation::Sigmoid,
+    }
 }
 
 impl Cell {
     /// Reads the part of a configuration that layers and cells share.
     pub(super) fn read(b: &Builder, fields: &Fields<'_>, family: Family) -> Out<Cell> {
-        fields.irrelevant(&NEUTRAL);
         let kind = match family {
             Family::Lstm => Kind::Lstm,
             Family::Simple => Kind::Simple,
             Family::Gru if fields.bool_or("reset_after", b.cx.generation == Generation::Three)? => Kind::GruAfter,
             Family::Gru => Kind::GruBefore,
+            Family::OneState => return Cell::read_test(fields, Kind::Bare),
+            Family::TwoStates => return Cell::read_test(fields, Kind::Twofold),
         };
+        fields.irrelevant(&NEUTRAL);
         let units = fields.require("units")?.positive()?;
         let recurrent = match kind {
-            Kind::Simple => Activation::Linear,
+            Kind::Simple | Kind::Bare | Kind::Twofold => Activation::Linear,
             Kind::Lstm | Kind::GruAfter | Kind::GruBefore => {
-                Activation::read(&b.cx, fields, "recurrent_activation", Activation::Sigmoid)?
+                Activation::read(&b.cx, fields, "recurrent_activation", gates(&b.cx))?
             }
         };
         let unit_forget = kind == Kind::Lstm && fields.bool_or("unit_forget_bias", true)?;
-        let mut bias_init = initializer(fields, "bias_initializer", Initializer::ZEROS)?;
-        if unit_forget && bias_init == Initializer::ZEROS {
-            bias_init = Initializer::Stretches(vec![(units, 0.0), (units, 1.0), (2 * units, 0.0)]);
-        }
+        let bias_init = initializer(fields, "bias_initializer", Initializer::ZEROS)?;
         Ok(Cell {
             kind,
             units,
@@ -129,15 +171,62 @@ impl Cell {
             use_bias: fields.bool_or("use_bias", true)?,
             kernel_init: initializer(fields, "kernel_initializer", Initializer::glorot_uniform())?,
             recurrent_init: initializer(fields, "recurrent_initializer", Initializer::Orthogonal { gain: 1.0 })?,
-            bias_init,
+            bias_init: if unit_forget { forget_bias(bias_init, units) } else { bias_init },
+        })
+    }
+
+    /// Reads the configuration of a layer that is CuDNN's, whose activations are fixed.
+    pub(super) fn read_cudnn(fields: &Fields<'_>, family: Family) -> Out<Cell> {
+        fields.irrelevant(&NEUTRAL);
+        let units = fields.require("units")?.positive()?;
+        let kind = if family == Family::Lstm { Kind::Lstm } else { Kind::GruAfter };
+        let unit_forget = kind == Kind::Lstm && fields.bool_or("unit_forget_bias", true)?;
+        let bias_init = initializer(fields, "bias_initializer", Initializer::ZEROS)?;
+        Ok(Cell {
+            kind,
+            units,
+            activation: Activation::Tanh,
+            recurrent: Activation::Sigmoid,
+            use_bias: true,
+            kernel_init: initializer(fields, "kernel_initializer", Initializer::glorot_uniform())?,
+            recurrent_init: initializer(fields, "recurrent_initializer", Initializer::Orthogonal { gain: 1.0 })?,
+            bias_init: if unit_forget { forget_bias(bias_init, units) } else { bias_init },
+        })
+    }
+
+    /// Reads the configuration of a cell of Keras's tests.
+    fn read_test(fields: &Fields<'_>, kind: Kind) -> Out<Cell> {
+        let units = fields.require("units")?.positive()?;
+        if let Some(size) = fields.opt("state_size")
+            && !size.one_or_many().iter().all(|s| s.usize().is_ok_and(|s| s == units))
+        {
+            return Err(size.unsupported("states of another size than the units").into());
+        }
+        Ok(Cell {
+            kind,
+            units,
+            activation: Activation::Linear,
+            recurrent: Activation::Linear,
+            use_bias: false,
+            kernel_init: Initializer::ONES,
+            recurrent_init: Initializer::ONES,
+            bias_init: Initializer::ZEROS,
         })
     }
 
     /// Number of states, each `[N, units]`.
     pub(super) fn states(&self) -> usize {
         match self.kind {
-            Kind::Lstm => 2,
-            Kind::GruAfter | Kind::GruBefore | Kind::Simple => 1,
+            Kind::Lstm | Kind::Twofold => 2,
+            Kind::GruAfter | Kind::GruBefore | Kind::Simple | Kind::Bare => 1,
+        }
+    }
+
+    /// Whether the output is the first state.
+    pub(super) fn shows_state(&self) -> bool {
+        match self.kind {
+            Kind::Lstm | Kind::GruAfter | Kind::GruBefore | Kind::Simple | Kind::Bare => true,
+            Kind::Twofold => false,
         }
     }
 
@@ -145,7 +234,13 @@ impl Cell {
     pub(super) fn declare(&self, cx: &mut Cx, features: usize) -> Out<Variables> {
         let (u, columns) = (self.units, self.units * self.kind.gates());
         let kernel = cx.var("kernel", &[features, columns], self.kernel_init.clone(), Trainable::Yes)?;
-        let recurrent = cx.var("recurrent_kernel", &[u, columns], self.recurrent_init.clone(), Trainable::Yes)?;
+        let mut product = |name: &str| cx.var(name, &[u, columns], self.recurrent_init.clone(), Trainable::Yes);
+        let recurrent = match self.kind {
+            Kind::Twofold => vec![product("recurrent_kernel_1")?, product("recurrent_kernel_2")?],
+            Kind::Lstm | Kind::GruAfter | Kind::GruBefore | Kind::Simple | Kind::Bare => {
+                vec![product("recurrent_kernel")?]
+            }
+        };
         if !self.use_bias {
             return Ok(Variables { kernel, recurrent, input_bias: None, state_bias: None });
         }
@@ -164,12 +259,12 @@ impl Cell {
 
     /// What every step sees whole.
     pub(super) fn wholes(&self, cx: &mut Cx, vars: &Variables) -> Out<Vec<Value>> {
-        let u = self.units;
+        let (u, first) = (self.units, vars.recurrent[0]);
         Ok(match self.kind {
-            Kind::GruBefore => {
-                vec![cx.g.slice_dim(vars.recurrent, 1, 0..2 * u)?, cx.g.slice_dim(vars.recurrent, 1, 2 * u..3 * u)?]
+            Kind::GruBefore => vec![cx.g.slice_dim(first, 1, 0..2 * u)?, cx.g.slice_dim(first, 1, 2 * u..3 * u)?],
+            Kind::Lstm | Kind::GruAfter | Kind::Simple | Kind::Bare | Kind::Twofold => {
+                vars.recurrent.iter().copied().chain(vars.state_bias).collect()
             }
-            Kind::Lstm | Kind::GruAfter | Kind::Simple => [vars.recurrent].into_iter().chain(vars.state_bias).collect(),
         })
     }
 }
@@ -179,12 +274,28 @@ impl Cell {
         Ok(cx.g.slice_dim(x, 1, stretch * self.units..(stretch + 1) * self.units)?)
     }
 
-    /// The states after a step; the first is its output. `x` is the input's projection, `wholes` what
-    /// [`Cell::wholes`] gives.
-    pub(super) fn advance(&self, cx: &mut Cx, x: Value, states: &[Value], wholes: &[Value]) -> Out<Vec<Value>> {
+    /// The output and the states after a step. `x` is the input's projection, `wholes` what [`Cell::wholes`] gives.
+    pub(super) fn advance(
+        &self,
+        cx: &mut Cx,
+        x: Value,
+        states: &[Value],
+        wholes: &[Value],
+    ) -> Out<(Value, Vec<Value>)> {
+        if self.kind == Kind::Twofold {
+            let products = [cx.g.matmul(states[0], wholes[0])?, cx.g.matmul(states[0], wholes[1])?];
+            let next = vec![cx.g.add(x, products[0])?, cx.g.add(x, products[1])?];
+            return Ok((cx.g.add(next[0], next[1])?, next));
+        }
+        let next = self.next(cx, x, states, wholes)?;
+        Ok((next[0], next))
+    }
+
+    /// The states after a step of a cell that shows its first state.
+    fn next(&self, cx: &mut Cx, x: Value, states: &[Value], wholes: &[Value]) -> Out<Vec<Value>> {
         let h = states[0];
         match self.kind {
-            Kind::Simple => {
+            Kind::Simple | Kind::Bare | Kind::Twofold => {
                 let product = cx.g.matmul(h, wholes[0])?;
                 let sum = cx.g.add(x, product)?;
                 Ok(vec![self.activation.apply(cx, sum)?])

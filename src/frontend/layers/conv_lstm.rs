@@ -1,21 +1,19 @@
 //! Convolutional LSTM layers: the products of an LSTM are convolutions.
-//!
-//! As in [`recurrent`](super::recurrent), the input's convolution is computed for all steps at once, before the scan.
 
-use std::sync::Arc;
-
-use intwain_ir::ops::{Conv, Reverse, Scan};
-use intwain_ir::{DType, Graph, Rows, Shape, Trainable, Type, Value};
+use intwain_ir::ops::Conv;
+use intwain_ir::{Shape, Trainable, Value};
 
 use super::activations::{Activation, initializer};
 use super::build::Builder;
+use super::cells::{forget_bias, gates};
 use super::conv::add_bias;
-use super::cx::{Cx, Out, T, misfit, unsupported};
+use super::cx::{Cx, Out, misfit};
 use super::inputs::Inputs;
+use super::steps::{Arguments, Step, Walk, Walked, run};
 use super::windows::{Format, Padding, Windows, sizes, sizes_or};
 use crate::frontend::cursor::Fields;
+use crate::frontend::file::Generation;
 use crate::frontend::init::Initializer;
-use crate::frontend::json::Json;
 use crate::frontend::weights::Slot;
 
 pub(super) fn conv_lstm_1d(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
@@ -31,11 +29,10 @@ pub(super) fn conv_lstm_3d(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs
 }
 
 /// Keys that matter for training only, or say how and not what is computed.
-const NEUTRAL: [&str; 10] = [
+const NEUTRAL: [&str; 9] = [
     "dropout",
     "recurrent_dropout",
     "seed",
-    "unroll",
     "kernel_regularizer",
     "recurrent_regularizer",
     "bias_regularizer",
@@ -44,106 +41,114 @@ const NEUTRAL: [&str; 10] = [
     "bias_constraint",
 ];
 
+/// A cell without its variables.
 struct Cell {
     filters: usize,
+    windows: Windows,
+    format: Format,
     activation: Activation,
     recurrent: Activation,
-    size: Vec<usize>,
+    use_bias: bool,
+    kernel_init: Initializer,
+    recurrent_init: Initializer,
+    bias_init: Initializer,
+}
+
+struct Variables {
+    kernel: Value,
+    recurrent: Value,
+    bias: Option<Value>,
 }
 
 fn layer(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize) -> Out {
-    fields.irrelevant(&NEUTRAL);
-    fields.neutral("stateful", &[Json::Bool(false)])?;
-    let format = Format::read(fields)?;
-    let windows = Windows {
-        size: sizes(&fields.require("kernel_size")?, n)?,
-        stride: sizes_or(fields, "strides", n, 1)?,
-        dilation: sizes_or(fields, "dilation_rate", n, 1)?,
-        padding: Padding::read(fields)?,
-    };
-    let cell = Cell {
-        filters: fields.require("filters")?.positive()?,
-        activation: Activation::read(&b.cx, fields, "activation", Activation::Tanh)?,
-        recurrent: Activation::read(&b.cx, fields, "recurrent_activation", Activation::Sigmoid)?,
-        size: windows.size.clone(),
-    };
-    let f = cell.filters;
-    let kernel_init = initializer(fields, "kernel_initializer", Initializer::glorot_uniform())?;
-    let recurrent_init = initializer(fields, "recurrent_initializer", Initializer::Orthogonal { gain: 1.0 })?;
-    let mut bias_init = initializer(fields, "bias_initializer", Initializer::ZEROS)?;
-    if fields.bool_or("unit_forget_bias", true)? && bias_init == Initializer::ZEROS {
-        bias_init = Initializer::Stretches(vec![(f, 0.0), (f, 1.0), (2 * f, 0.0)]);
-    }
-    let use_bias = fields.bool_or("use_bias", true)?;
-    let backwards = fields.bool_or("go_backwards", false)?;
-    let sequences = fields.bool_or("return_sequences", false)?;
-    let state = fields.bool_or("return_state", false)?;
-    fields.neutral("zero_output_for_mask", &[Json::Bool(false)])?;
-    if inputs.many()?.len() > 1 || inputs.named("initial_state").is_some() {
-        return Err(unsupported("an initial state of a convolutional LSTM"));
-    }
-    let x = inputs.one()?;
-    if x.mask.is_some() || inputs.tensor(1, "mask")?.is_some() {
-        return Err(unsupported("a mask on a convolutional LSTM"));
-    }
-
-    let dims = b.cx.dims(x.value);
+    let cell = Cell::read(b, fields, n)?;
+    let walk = Walk::read(fields)?;
+    // Keras 2's convolutional layers know nothing of zeros in masked steps.
+    let walk = if b.cx.generation == Generation::Three { walk } else { walk.repeating() };
+    let mut args = Arguments::read(b, inputs)?;
+    b.cx.channels(cell.format.channels());
+    let cx = &mut b.cx;
+    let dims = cx.dims(args.x);
     if dims.len() != n + 3 {
         return Err(misfit(format!("takes a tensor of rank {}, its input has the shape {dims:?}", n + 3)));
     }
-    let (rows, steps) = (dims[0], dims[1]);
-    b.cx.channels(format.channels());
-    let cx = &mut b.cx;
-    let value = cx.floating(x.value)?;
-    let folded: Vec<usize> = [rows * steps].into_iter().chain(dims[2..].iter().copied()).collect();
-    let folded = cx.g.reshape(value, &Shape::from(folded))?;
-    let folded = format.to_last(cx, folded)?;
+    for state in &mut args.initial {
+        *state = cell.format.to_last(cx, *state)?;
+    }
+    // Steps become rows, and rows come apart again.
+    let folded: Vec<usize> = [dims[0] * dims[1]].into_iter().chain(dims[2..].iter().copied()).collect();
+    let folded = cx.g.reshape(args.x, &Shape::from(folded))?;
+    let folded = cell.format.to_last(cx, folded)?;
     let image = cx.dims(folded);
     let part = cx.part(Slot::Attribute("cell"), "ConvLSTMCell", "conv_lstm_cell", true);
     let outer = cx.enter(part);
-    let vars = (|| -> Out<(Value, Value, Option<Value>)> {
-        let shape = |channels: usize| -> Vec<usize> { cell.size.iter().copied().chain([channels, 4 * f]).collect() };
-        let kernel = cx.var("kernel", &shape(image[n + 1]), kernel_init, Trainable::Yes)?;
-        let recurrent = cx.var("recurrent_kernel", &shape(f), recurrent_init, Trainable::Yes)?;
-        let bias = if use_bias { Some(cx.var("bias", &[4 * f], bias_init, Trainable::Yes)?) } else { None };
-        Ok((kernel, recurrent, bias))
-    })();
+    let vars = cell.declare(cx, image[n + 1]);
     cx.enter(outer);
-    let (kernel, recurrent, bias) = vars?;
-    let mut xs = convolve(cx, folded, kernel, &windows, &image[1..=n])?;
-    if let Some(bias) = bias {
+    let vars = vars?;
+    let mut xs = convolve(cx, folded, vars.kernel, &cell.windows, &image[1..=n])?;
+    if let Some(bias) = vars.bias {
         xs = add_bias(cx, xs, bias)?;
     }
-    // [N·T, ..] → [T, N, ..]
-    let positions = cx.dims(xs)[1..].to_vec();
-    let unfolded: Vec<usize> = [rows, steps].into_iter().chain(positions.iter().copied()).collect();
+    let positions = cx.dims(xs)[1..=n].to_vec();
+    let unfolded: Vec<usize> = dims[..2].iter().chain(&positions).copied().chain([4 * cell.filters]).collect();
     let xs = cx.g.reshape(xs, &Shape::from(unfolded))?;
-    let perm: Vec<usize> = [1, 0].into_iter().chain(2..n + 3).collect();
-    let mut xs = cx.g.transpose(xs, &perm)?;
-    if backwards {
-        xs = cx.g.push(Reverse { dims: vec![0] }, &[xs])?;
-    }
-    let (y, states) = scan(cx, &cell, xs, recurrent, sequences)?;
-    let y = if sequences {
-        // Every step's image goes back to the format of the input.
-        let y = cx.g.transpose(y, &perm)?;
-        match format {
-            Format::Last => y,
-            Format::First => {
-                let perm: Vec<usize> = [0, 1, n + 2].into_iter().chain(2..n + 2).collect();
-                cx.g.transpose(y, &perm)?
-            }
+    let format = cell.format;
+    let step = ConvStep { cell, positions, recurrent: vars.recurrent };
+    let walked = run(b, &walk, &step, xs, &args)?;
+    Ok(in_format(&mut b.cx, &walk, format, walked)?.results(&walk, &args))
+}
+
+/// What a walk gives, in the format of the layer.
+fn in_format(cx: &mut Cx, walk: &Walk, format: Format, walked: Walked) -> Out<Walked> {
+    let rank = cx.rank(walked.y);
+    let y = match format {
+        Format::First if walk.sequences() => {
+            let perm: Vec<usize> = [0, 1, rank - 1].into_iter().chain(2..rank - 1).collect();
+            cx.g.transpose(walked.y, &perm)?
         }
-    } else {
-        format.of_last(cx, y)?
+        Format::First | Format::Last if walk.sequences() => walked.y,
+        Format::First | Format::Last => format.of_last(cx, walked.y)?,
     };
-    let mut out = vec![T::from(y)];
-    if state {
-        for s in states {
-            out.push(format.of_last(cx, s)?.into());
-        }
+    let states = walked.states.into_iter().map(|s| format.of_last(cx, s)).collect::<Out<_>>()?;
+    Ok(Walked { y, states })
+}
+
+impl Cell {
+    fn read(b: &Builder, fields: &Fields<'_>, n: usize) -> Out<Cell> {
+        fields.irrelevant(&NEUTRAL);
+        let filters = fields.require("filters")?.positive()?;
+        let bias_init = initializer(fields, "bias_initializer", Initializer::ZEROS)?;
+        let unit_forget = fields.bool_or("unit_forget_bias", true)?;
+        Ok(Cell {
+            filters,
+            windows: Windows {
+                size: sizes(&fields.require("kernel_size")?, n)?,
+                stride: sizes_or(fields, "strides", n, 1)?,
+                dilation: sizes_or(fields, "dilation_rate", n, 1)?,
+                padding: Padding::read(fields)?,
+            },
+            format: Format::read(fields)?,
+            activation: Activation::read(&b.cx, fields, "activation", Activation::Tanh)?,
+            recurrent: Activation::read(&b.cx, fields, "recurrent_activation", gates(&b.cx))?,
+            use_bias: fields.bool_or("use_bias", true)?,
+            kernel_init: initializer(fields, "kernel_initializer", Initializer::glorot_uniform())?,
+            recurrent_init: initializer(fields, "recurrent_initializer", Initializer::Orthogonal { gain: 1.0 })?,
+            bias_init: if unit_forget { forget_bias(bias_init, filters) } else { bias_init },
+        })
     }
-    Ok(out)
+
+    /// Declares the variables of the current owner.
+    fn declare(&self, cx: &mut Cx, channels: usize) -> Out<Variables> {
+        let f = self.filters;
+        let shape = |from: usize| -> Vec<usize> { self.windows.size.iter().copied().chain([from, 4 * f]).collect() };
+        let kernel = cx.var("kernel", &shape(channels), self.kernel_init.clone(), Trainable::Yes)?;
+        let recurrent = cx.var("recurrent_kernel", &shape(f), self.recurrent_init.clone(), Trainable::Yes)?;
+        let bias = match self.use_bias {
+            true => Some(cx.var("bias", &[4 * f], self.bias_init.clone(), Trainable::Yes)?),
+            false => None,
+        };
+        Ok(Variables { kernel, recurrent, bias })
+    }
 }
 
 fn convolve(cx: &mut Cx, x: Value, w: Value, windows: &Windows, spatial: &[usize]) -> Out<Value> {
@@ -158,45 +163,49 @@ fn convolve(cx: &mut Cx, x: Value, w: Value, windows: &Windows, spatial: &[usize
     Ok(cx.g.push(op, &[x, w])?)
 }
 
-/// All outputs `[T, N, ..]` or the last one, and the last states.
-fn scan(cx: &mut Cx, cell: &Cell, xs: Value, recurrent: Value, sequences: bool) -> Out<(Value, Vec<Value>)> {
-    let dims = cx.dims(xs);
-    let n = dims.len() - 3;
-    let dtype: DType = cx.g.ty(xs).dtype;
-    let mut state = dims[1..].to_vec();
-    state[n + 1] = cell.filters;
-    let state = Type::new(dtype, Shape::from(state));
-    let mut step = Cx::new("step", "", true, cx.generation, cx.float);
-    step.dtype = dtype;
-    step.g.origin = cx.g.origin.clone();
-    let h = step.g.input("state0", state.clone(), Rows::Batched);
-    let c = step.g.input("state1", state.clone(), Rows::Batched);
-    let x = step.g.input("x0", Type::new(dtype, Shape::from(&dims[1..])), Rows::Batched);
-    let w = step.g.input("w0", cx.g.ty(recurrent).clone(), Rows::Whole);
+/// A cell at work, channels last.
+struct ConvStep {
+    cell: Cell,
+    /// Extents of the images of states and outputs.
+    positions: Vec<usize>,
+    recurrent: Value,
+}
 
-    let ones = vec![1; n];
-    let same = Windows { size: cell.size.clone(), stride: ones.clone(), dilation: ones, padding: Padding::Same };
-    let product = convolve(&mut step, h, w, &same, &dims[2..2 + n])?;
-    let z = step.g.add(x, product)?;
-    let f = cell.filters;
-    let part = |step: &mut Cx, i: usize| step.g.slice_dim(z, n + 1, i * f..(i + 1) * f);
-    let parts = [part(&mut step, 0)?, part(&mut step, 1)?, part(&mut step, 2)?, part(&mut step, 3)?];
-    let i = cell.recurrent.apply(&mut step, parts[0])?;
-    let forget = cell.recurrent.apply(&mut step, parts[1])?;
-    let candidate = cell.activation.apply(&mut step, parts[2])?;
-    let o = cell.recurrent.apply(&mut step, parts[3])?;
-    let (kept, new) = (step.g.mul(forget, c)?, step.g.mul(i, candidate)?);
-    let c = step.g.add(kept, new)?;
-    let shown = cell.activation.apply(&mut step, c)?;
-    let h = step.g.mul(o, shown)?;
-    step.g.output("state0", h);
-    step.g.output("state1", c);
-    if sequences {
-        step.g.output("y", h);
+impl Step for ConvStep {
+    fn states(&self) -> Vec<Vec<usize>> {
+        vec![self.output(); 2]
     }
-    let body = Arc::new(Graph { origin: Default::default(), ..step.g });
-    let zeros = cx.g.full(dtype, 0.0, &state.shape)?;
-    let op = Scan { count: dims[0], states: 2, sequences: 1, body };
-    let results = cx.g.push_all(op, &[zeros, zeros, xs, recurrent])?;
-    Ok((if sequences { results[2] } else { results[0] }, results[..2].to_vec()))
+
+    fn output(&self) -> Vec<usize> {
+        self.positions.iter().copied().chain([self.cell.filters]).collect()
+    }
+
+    fn output_state(&self) -> Option<usize> {
+        Some(0)
+    }
+
+    fn wholes(&self) -> Vec<Value> {
+        vec![self.recurrent]
+    }
+
+    fn advance(&self, cx: &mut Cx, x: Value, states: &[Value], wholes: &[Value]) -> Out<(Value, Vec<Value>)> {
+        let n = self.positions.len();
+        let ones = vec![1; n];
+        let size = self.cell.windows.size.clone();
+        let same = Windows { size, stride: ones.clone(), dilation: ones, padding: Padding::Same };
+        let product = convolve(cx, states[0], wholes[0], &same, &self.positions)?;
+        let z = cx.g.add(x, product)?;
+        let f = self.cell.filters;
+        let part = |cx: &mut Cx, i: usize| cx.g.slice_dim(z, n + 1, i * f..(i + 1) * f);
+        let parts = [part(cx, 0)?, part(cx, 1)?, part(cx, 2)?, part(cx, 3)?];
+        let i = self.cell.recurrent.apply(cx, parts[0])?;
+        let forget = self.cell.recurrent.apply(cx, parts[1])?;
+        let candidate = self.cell.activation.apply(cx, parts[2])?;
+        let o = self.cell.recurrent.apply(cx, parts[3])?;
+        let (kept, new) = (cx.g.mul(forget, states[1])?, cx.g.mul(i, candidate)?);
+        let c = cx.g.add(kept, new)?;
+        let shown = self.cell.activation.apply(cx, c)?;
+        let h = cx.g.mul(o, shown)?;
+        Ok((h, vec![h, c]))
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use intwain_ir::ops::TypeError;
-use intwain_ir::{DType, Graph, Origin, Shape, Trainable, Type, Value};
+use intwain_ir::{DType, Graph, Origin, ParamKind, Shape, Trainable, Type, Value};
 
 use super::forced::Training;
 use crate::frontend::cursor::Fields;
@@ -117,6 +117,18 @@ pub(crate) struct Cx {
     sublayers: Option<Policies>,
     owners: Vec<Owner>,
     owner: OwnerId,
+    kept: Vec<Kept>,
+}
+
+/// A tensor that is kept from one call of the model to the next.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    /// Its qualified name.
+    pub(crate) path: String,
+    /// What it is when the call begins.
+    pub(crate) before: Value,
+    /// What it is behind the layers so far.
+    pub(crate) now: Value,
 }
 
 /// Above this a variable is a mistake: 256 GiB of f32.
@@ -140,8 +152,8 @@ impl Cx {
         };
         let dtype = float.unwrap_or(DType::F32);
         let (g, taken_off, training) = (Graph::new(name), BTreeSet::new(), Training::AsRun);
-        let (variable, sublayers, owners) = (dtype, None, vec![root]);
-        Cx { g, generation, float, dtype, variable, sublayers, taken_off, training, owners, owner: 0 }
+        let (variable, sublayers, owners, kept) = (dtype, None, vec![root], Vec::new());
+        Cx { g, generation, float, dtype, variable, sublayers, taken_off, training, owners, owner: 0, kept }
     }
 
     /// The owner of what is declared now.
@@ -287,6 +299,30 @@ impl Cx {
         let spec = VarSpec { path, shape: shape.to_vec(), dtype, initializer, trainable: trainable == Trainable::Yes };
         self.owners[self.owner].vars.push((spec, value));
         Ok(value)
+    }
+
+    /// A tensor of the current owner that is kept from call to call, and its qualified name. A shared layer that is called
+    /// again finds it as the call before has left it.
+    pub(crate) fn kept(&mut self, name: &str, ty: Type) -> (String, Value) {
+        let path = self.below(name);
+        if let Some(known) = self.kept.iter().find(|k| k.path == path) {
+            return (path, known.now);
+        }
+        let value = self.g.param(&path, ty, ParamKind::State { next: None });
+        self.kept.push(Kept { path: path.clone(), before: value, now: value });
+        (path, value)
+    }
+
+    /// Gives a kept tensor its next value.
+    pub(crate) fn keep(&mut self, path: &str, next: Value) {
+        if let Some(kept) = self.kept.iter_mut().find(|k| k.path == path) {
+            kept.now = next;
+        }
+    }
+
+    /// What is kept from call to call.
+    pub(crate) fn all_kept(&self) -> &[Kept] {
+        &self.kept
     }
 
     /// Says how many variables of its parts Keras stores once more before the current owner's own.

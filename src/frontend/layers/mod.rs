@@ -30,6 +30,7 @@ mod rows;
 mod shape;
 mod shapes;
 mod softmax;
+mod steps;
 mod tf;
 mod windows;
 mod wrappers;
@@ -138,6 +139,8 @@ const CLASSES: &[Entry] = &[
     layer("Cropping1D", shape::crop_1d),
     layer("Cropping2D", shape::crop_2d),
     layer("Cropping3D", shape::crop_3d),
+    layer("CuDNNGRU", recurrent::cudnn_gru),
+    layer("CuDNNLSTM", recurrent::cudnn_lstm),
     layer("CustomScaleLayer", merge::custom_scale),
     passing("Dense", core::dense),
     refused("DenseFeatures", "it reads feature columns, which are code of TensorFlow 1", BEFORE),
@@ -153,6 +156,7 @@ const CLASSES: &[Entry] = &[
     layer("Flatten", shape::flatten),
     refused("FlaxLayer", CODE, EXPAND),
     layer("GRU", recurrent::gru).masks(Masks::Sequence),
+    layer("GRUCell", recurrent::gru_cell),
     layer("GroupedQueryAttention", attention::grouped_query).or(&["GroupQueryAttention"]).masks(Masks::Query),
     passing("GaussianDropout", core::dropout),
     passing("GaussianNoise", core::gaussian_noise),
@@ -168,6 +172,7 @@ const CLASSES: &[Entry] = &[
     refused("JaxLayer", CODE, EXPAND),
     refused("Lambda", CODE, EXPAND),
     layer("LSTM", recurrent::lstm).masks(Masks::Sequence),
+    layer("LSTMCell", recurrent::lstm_cell),
     layer("LayerScale", norm::layer_scale),
     passing("LayerNormalization", norm::layer),
     passing("LeakyReLU", activations::leaky_relu),
@@ -200,10 +205,12 @@ const CLASSES: &[Entry] = &[
     layer("SeparableConv2D", conv::separable_2d).or(&["SeparableConvolution2D"]),
     layer("SimpleRNN", recurrent::simple_rnn).masks(Masks::Sequence),
     passing("Softmax", softmax::softmax),
+    layer("SimpleRNNCell", recurrent::simple_rnn_cell),
     passing("SpatialDropout1D", core::dropout),
     passing("SpatialDropout2D", core::dropout),
     passing("SpatialDropout3D", core::dropout),
     layer("SpectralNormalization", wrappers::spectral_normalization),
+    layer("StackedRNNCells", recurrent::stacked_cells),
     layer("StochasticDepth", core::stochastic_depth),
     refused("StringLookup", STRINGS, BEFORE),
     layer("Subtract", merge::subtract).masks(Masks::Merge),

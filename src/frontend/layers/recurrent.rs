@@ -1,20 +1,13 @@
-//! Recurrent layers.
-//!
-//! A layer becomes one `scan`. What does not depend on the state (x·W + b of all steps) is computed before it in one
-//! product. Sequences are `[T, N, ..]` inside.
+//! Recurrent layers with dense cells, and the cells as layers.
 
-use std::sync::Arc;
-
-use intwain_ir::ops::{Reverse, Scan};
-use intwain_ir::{DType, Graph, Rows, Shape, Type, Value};
+use intwain_ir::Value;
 
 use super::build::Builder;
 use super::cells::{Cell, Family, Variables};
-use super::conv::add_bias;
 use super::cx::{Cx, Out, T, misfit, unsupported};
-use super::inputs::Inputs;
-use super::masks::heeded;
+use super::inputs::{Inputs, Item};
 use super::policy::{Policies, Policy};
+use super::steps::{Arguments, Step, Walk, run};
 use crate::frontend::cursor::{At, Fields};
 use crate::frontend::error::ImportErrorKind;
 use crate::frontend::json::Json;
@@ -33,6 +26,50 @@ pub(super) fn simple_rnn(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) 
     layer(b, fields, inputs, Family::Simple)
 }
 
+fn layer(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, family: Family) -> Out {
+    let (class, name) = family.cell();
+    let cell = Cell::read(b, fields, family)?;
+    let place = Place { cell, slot: Slot::Attribute("cell"), class, name: name.to_string() };
+    walk(b, fields, inputs, Cells { places: vec![place], stack: None })
+}
+
+/// An LSTM whose variables are the layer's own.
+pub(super) fn cudnn_lstm(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    cudnn(b, fields, inputs, Family::Lstm)
+}
+
+/// A GRU with the reset gate behind the product, whose variables are the layer's own.
+pub(super) fn cudnn_gru(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    cudnn(b, fields, inputs, Family::Gru)
+}
+
+fn cudnn(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, family: Family) -> Out {
+    let cell = Cell::read_cudnn(fields, family)?;
+    let walk = Walk::read(fields)?;
+    let args = Arguments::read(b, inputs)?;
+    if args.mask.is_some() {
+        return Err(misfit("takes no mask, as CuDNN does not"));
+    }
+    let features = features(&b.cx, args.x)?;
+    let vars = cell.declare(&mut b.cx, features)?;
+    let stack = Stack::new(&mut b.cx, vec![(cell, vars)])?;
+    stack.walk(b, &walk, &args)
+}
+
+/// `RNN(cell)`: one cell, or several on top of each other.
+pub(super) fn rnn(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let at = fields.require("cell")?;
+    let cells = match at.require("class_name")?.str()? {
+        "StackedRNNCells" => stacked(b, &at.require("config")?.fields()?, Beside::Nothing)?,
+        _ => {
+            let (place, policy) = place(b, &at, Slot::Attribute("cell"))?;
+            b.cx.set_policy(policy);
+            Cells { places: vec![place], stack: None }
+        }
+    };
+    walk(b, fields, inputs, cells)
+}
+
 /// A cell and where its variables belong.
 struct Place {
     cell: Cell,
@@ -41,30 +78,35 @@ struct Place {
     name: String,
 }
 
-fn layer(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, family: Family) -> Out {
-    let (class, name) = family.cell();
-    let cell = Cell::read(b, fields, family)?;
-    let place = Place { cell, slot: Slot::Attribute("cell"), class, name: name.to_string() };
-    walk(b, fields, inputs, vec![place])
+/// The cells of a layer, the lowest first.
+struct Cells {
+    places: Vec<Place>,
+    /// The name of the stack that they are parts of.
+    stack: Option<String>,
 }
 
-/// `RNN(cell)`: one cell, or several on top of each other.
-pub(super) fn rnn(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
-    let at = fields.require("cell")?;
-    fields.irrelevant(&["unroll"]);
-    let class = at.require("class_name")?;
-    let config = at.require("config")?;
-    if class.str()? != "StackedRNNCells" {
-        let (place, policy) = place(b, &at, Slot::Attribute("cell"))?;
-        b.cx.set_policy(policy);
-        return walk(b, fields, inputs, vec![place]);
-    }
-    let stack = config.fields()?;
-    stack.irrelevant(&["trainable", "dtype", "reverse_state_order"]);
-    let name = stack.opt("name").map_or(Ok("stacked_rnn_cells"), |n| n.str())?.to_string();
-    let cells = stack.require("cells")?.array()?;
-    if let Some(unknown) = stack.finish().into_iter().next() {
+/// Which keys of a stack were read by somebody else.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    /// Those that every layer has.
+    Layer,
+}
+
+/// Reads the cells of a `StackedRNNCells`.
+fn stacked(b: &mut Builder, fields: &Fields<'_>, beside: Beside) -> Out<Cells> {
+    fields.irrelevant(&["trainable", "dtype"]);
+    fields.neutral("reverse_state_order", &[Json::Bool(false)])?;
+    let name = fields.opt("name").map_or(Ok("stacked_rnn_cells"), |n| n.str())?.to_string();
+    let list = fields.require("cells")?;
+    let cells = list.array()?;
+    if beside == Beside::Nothing
+        && let Some(unknown) = fields.finish().into_iter().next()
+    {
         return Err(unknown.into());
+    }
+    if cells.is_empty() {
+        return Err(list.expected("at least one cell").into());
     }
     let places = cells.iter().map(|cell| place(b, cell, Slot::Listed("cells"))).collect::<Out<Vec<_>>>()?;
     let (places, policies): (Vec<Place>, Vec<Policy>) = places.into_iter().unzip();
@@ -72,15 +114,14 @@ pub(super) fn rnn(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out 
         [policy, others @ ..] if others.iter().all(|p| p == policy) => b.cx.set_policy(*policy),
         _ => return Err(unsupported("stacked cells of several dtype policies")),
     }
-    let part = b.cx.part(Slot::Attribute("cell"), "StackedRNNCells", &name, true);
-    let outer = b.cx.owner();
-    walk_in(b, fields, inputs, places, (part, outer))
+    Ok(Cells { places, stack: Some(name) })
 }
 
 /// Reads a cell by its class.
 fn place(b: &Builder, at: &At<'_>, slot: Slot) -> Out<(Place, Policy)> {
     let class = at.require("class_name")?;
-    let Some(family) = Family::of_cell(class.str()?) else {
+    let module = at.get("module").and_then(|m| m.json.as_str());
+    let Some(family) = Family::of_cell(class.str()?, module) else {
         let known = ["LSTMCell", "GRUCell", "SimpleRNNCell", "StackedRNNCells"];
         let class = class.str()?.to_string();
         let kind = ImportErrorKind::UnknownLayer { nearest: nearest(&class, known).map(str::to_string), class };
@@ -98,194 +139,158 @@ fn place(b: &Builder, at: &At<'_>, slot: Slot) -> Out<(Place, Policy)> {
     }
 }
 
-fn walk(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, places: Vec<Place>) -> Out {
-    let owner = b.cx.owner();
-    walk_in(b, fields, inputs, places, (owner, owner))
-}
-
-/// How the sequence is walked and what comes out.
-struct Walk {
-    backwards: bool,
-    sequences: bool,
-    state: bool,
-    zero_masked: bool,
-}
-
-/// Declares the cells' variables below an owner and builds the scan.
-fn walk_in(
-    b: &mut Builder,
-    fields: &Fields<'_>,
-    inputs: &Inputs,
-    places: Vec<Place>,
-    (below, outer): (usize, usize),
-) -> Out {
-    fields.irrelevant(&["input_dim", "input_length"]);
-    fields.neutral("time_major", &[Json::Bool(false)])?;
-    fields.neutral("stateful", &[Json::Bool(false)])?;
-    let walk = Walk {
-        backwards: fields.bool_or("go_backwards", false)?,
-        sequences: fields.bool_or("return_sequences", false)?,
-        state: fields.bool_or("return_state", false)?,
-        zero_masked: fields.bool_or("zero_output_for_mask", false)?,
-    };
-    let given = inputs.many()?;
-    let x = given[0];
-    let initial = match inputs.named("initial_state") {
-        Some(item) => item.tensors().iter().map(|t| t.value).collect(),
-        None => given[1..].iter().map(|t| t.value).collect::<Vec<_>>(),
-    };
-    let states: usize = places.iter().map(|p| p.cell.states()).sum();
-    if !initial.is_empty() && initial.len() != states {
-        return Err(misfit(format!("has {states} state(s), {} are given", initial.len())));
-    }
-    let mask = heeded(&b.cx, inputs, 2, x);
-    let value = b.cx.floating(x.value)?;
-    let &[_, _, features] = b.cx.dims(value).as_slice() else {
-        return Err(misfit(format!("takes a tensor of rank 3, its input has the shape {:?}", b.cx.dims(value))));
-    };
-    let mut features = features;
-    let mut cells = Vec::new();
-    for place in places {
-        b.cx.enter(below);
-        let part = b.cx.part(place.slot, place.class, &place.name, true);
-        b.cx.enter(part);
-        let vars = place.cell.declare(&mut b.cx, features);
-        b.cx.enter(outer);
-        features = place.cell.units;
-        cells.push((place.cell, vars?));
-    }
-    run(&mut b.cx, &cells, &walk, value, mask, &initial)
-}
-
-/// Builds the scan and gives the output, then the states where they are asked for.
-fn run(cx: &mut Cx, cells: &[(Cell, Variables)], walk: &Walk, x: Value, mask: Option<Value>, initial: &[Value]) -> Out {
-    let dims = cx.dims(x);
-    let (n, steps) = (dims[0], dims[1]);
-    let dtype = cx.g.ty(x).dtype;
-    let (first, vars) = &cells[0];
-    let mut xs = cx.g.matmul(x, vars.kernel)?;
-    if let Some(bias) = vars.input_bias {
-        xs = add_bias(cx, xs, bias)?;
-    }
-    let mut sequences = vec![cx.g.transpose(xs, &[1, 0, 2])?];
-    if let Some(mask) = mask {
-        let mask = cx.g.cast(DType::Bool, mask)?;
-        sequences.push(cx.g.transpose(mask, &[1, 0])?);
-    }
-    if walk.backwards {
-        for s in &mut sequences {
-            *s = cx.g.push(Reverse { dims: vec![0] }, &[*s])?;
+impl Cells {
+    /// Declares the cells' variables below the current owner.
+    fn declare(self, cx: &mut Cx, mut features: usize) -> Out<Stack> {
+        let outer = cx.owner();
+        let below = match &self.stack {
+            Some(name) => cx.part(Slot::Attribute("cell"), "StackedRNNCells", name, true),
+            None => outer,
+        };
+        let mut cells = Vec::new();
+        for place in self.places {
+            cx.enter(below);
+            let part = cx.part(place.slot, place.class, &place.name, true);
+            cx.enter(part);
+            let vars = place.cell.declare(cx, features);
+            cx.enter(outer);
+            features = place.cell.units;
+            cells.push((place.cell, vars?));
         }
+        Stack::new(cx, cells)
     }
-    let units: Vec<usize> = cells.iter().flat_map(|(c, _)| vec![c.units; c.states()]).collect();
-    let width = cells.last().map_or(first.units, |(c, _)| c.units);
-    let zeros = |cx: &mut Cx, u: usize| cx.g.full(dtype, 0.0, &Shape::from([n, u]));
-    let mut states = initial.to_vec();
-    if states.is_empty() {
-        states = units.iter().map(|&u| Ok(zeros(cx, u)?)).collect::<Out<_>>()?;
-    }
-    // A masked step repeats the output before it, which at the start is 0 whatever the initial state.
-    let carries_output = mask.is_some() && !walk.zero_masked;
-    if carries_output {
-        states.push(zeros(cx, width)?);
-    }
-    // Per cell what its steps see whole: for those above the first also what projects their input.
-    let mut wholes = Vec::new();
-    for (i, (cell, vars)) in cells.iter().enumerate() {
-        let mut own = cell.wholes(cx, vars)?;
-        if i > 0 {
-            own.push(vars.kernel);
-            own.extend(vars.input_bias);
-        }
-        wholes.push(own);
-    }
+}
 
-    let mut step = Cx::new("step", "", true, cx.generation, cx.float);
-    step.dtype = dtype;
-    step.g.origin = cx.g.origin.clone();
-    let mut input = |name: String, ty: Type, rows| step.g.input(&name, ty, rows);
-    let state_in: Vec<Value> = states
-        .iter()
-        .enumerate()
-        .map(|(i, &s)| input(format!("state{i}"), cx.g.ty(s).clone(), Rows::Batched))
-        .collect();
-    let position = |ty: &Type| ty.with_shape(Shape::from(&ty.shape[1..]));
-    let sequence_in: Vec<Value> = sequences
-        .iter()
-        .enumerate()
-        .map(|(i, &s)| input(format!("x{i}"), position(cx.g.ty(s)), Rows::Batched))
-        .collect();
-    let flat: Vec<Value> = wholes.iter().flatten().copied().collect();
-    let mut whole_in = flat
-        .iter()
-        .enumerate()
-        .map(|(i, &w)| input(format!("w{i}"), cx.g.ty(w).clone(), Rows::Whole))
-        .collect::<Vec<_>>();
+/// Extents of a step's input behind the rows, of which there must be one.
+fn features(cx: &Cx, x: Value) -> Out<usize> {
+    match cx.dims(x).as_slice() {
+        &[_, _, features] => Ok(features),
+        dims => Err(misfit(format!("takes a tensor of rank 3, its input has the shape {dims:?}"))),
+    }
+}
 
-    let mut next = Vec::new();
-    let mut projected = sequence_in[0];
-    let mut at = 0;
-    for (i, (cell, vars)) in cells.iter().enumerate() {
-        let own: Vec<Value> = whole_in.drain(..wholes[i].len()).collect();
-        let mut own = own.as_slice();
-        if i > 0 {
-            let extra = 1 + usize::from(vars.input_bias.is_some());
-            let (kept, projection) = own.split_at(own.len() - extra);
-            own = kept;
-            projected = step.g.matmul(projected, projection[0])?;
-            if let Some(&bias) = projection.get(1) {
-                projected = add_bias(&mut step, projected, bias)?;
+fn walk(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, cells: Cells) -> Out {
+    let walk = Walk::read(fields)?;
+    let args = Arguments::read(b, inputs)?;
+    let features = features(&b.cx, args.x)?;
+    let stack = cells.declare(&mut b.cx, features)?;
+    stack.walk(b, &walk, &args)
+}
+
+/// Cells on top of each other: each takes the output of the one below.
+struct Stack {
+    cells: Vec<(Cell, Variables)>,
+    /// What a cell's steps see whole; for those above the first also what projects their input.
+    wholes: Vec<Vec<Value>>,
+}
+
+impl Stack {
+    fn new(cx: &mut Cx, cells: Vec<(Cell, Variables)>) -> Out<Stack> {
+        let mut wholes = Vec::new();
+        for (i, (cell, vars)) in cells.iter().enumerate() {
+            let mut own = cell.wholes(cx, vars)?;
+            if i > 0 {
+                own.extend(vars.projection());
             }
+            wholes.push(own);
         }
-        let new = cell.advance(&mut step, projected, &state_in[at..at + cell.states()], own)?;
-        at += cell.states();
-        projected = new[0];
-        next.extend(new);
+        Ok(Stack { cells, wholes })
     }
-    let mut output = projected;
-    if let Some(&mask) = sequence_in.get(1) {
-        let before = if carries_output { state_in[at] } else { zeros(&mut step, width)? };
-        output = held(&mut step, mask, output, before)?;
-        for (new, &old) in next.iter_mut().zip(&state_in) {
-            *new = held(&mut step, mask, *new, old)?;
-        }
-        if carries_output {
-            next.push(output);
-        }
+
+    /// The product of the lowest cell's input.
+    fn project(&self, cx: &mut Cx, x: Value) -> Out<Value> {
+        Variables::project(cx, x, &self.cells[0].1.projection())
     }
-    // The last output is a state unless masked steps give zeros.
-    let stacked = walk.sequences || (mask.is_some() && walk.zero_masked);
-    for (i, value) in next.iter().enumerate() {
-        step.g.output(&format!("state{i}"), *value);
+
+    fn walk(&self, b: &mut Builder, walk: &Walk, args: &Arguments) -> Out {
+        let xs = self.project(&mut b.cx, args.x)?;
+        Ok(run(b, walk, self, xs, args)?.results(walk, args))
     }
-    if stacked {
-        step.g.output("y", output);
+
+    fn top(&self) -> &Cell {
+        &self.cells.last().expect("a stack has a cell").0
     }
-    let body = Arc::new(Graph { origin: Default::default(), ..step.g });
-    let op = Scan { count: steps, states: states.len(), sequences: sequences.len(), body };
-    let operands: Vec<Value> = states.iter().chain(&sequences).chain(&flat).copied().collect();
-    let results = cx.g.push_all(op, &operands)?;
-    let y = if walk.sequences {
-        cx.g.transpose(results[states.len()], &[1, 0, 2])?
-    } else if stacked {
-        let last = cx.g.slice_dim(results[states.len()], 0, steps - 1..steps)?;
-        cx.g.reshape(last, &Shape::from([n, width]))?
-    } else if carries_output {
-        results[states.len() - 1]
-    } else {
-        // The first state of the topmost cell.
-        results[units.len() - cells.last().map_or(1, |(c, _)| c.states())]
-    };
-    let mut out = vec![T::from(y)];
-    if walk.state {
-        out.extend(results[..units.len()].iter().map(|&s| T::from(s)));
-    }
-    Ok(out)
 }
 
-/// The new value where the step's mask `[N]` is true, else the old one.
-fn held(cx: &mut Cx, mask: Value, new: Value, old: Value) -> Out<Value> {
-    let shape = cx.g.shape(new).clone();
-    let mask = cx.g.broadcast(mask, &shape, &[0])?;
-    Ok(cx.g.select(mask, new, old)?)
+impl Step for Stack {
+    fn states(&self) -> Vec<Vec<usize>> {
+        self.cells.iter().flat_map(|(c, _)| vec![vec![c.units]; c.states()]).collect()
+    }
+
+    fn output(&self) -> Vec<usize> {
+        vec![self.top().units]
+    }
+
+    fn output_state(&self) -> Option<usize> {
+        let states: usize = self.cells.iter().map(|(c, _)| c.states()).sum();
+        self.top().shows_state().then(|| states - self.top().states())
+    }
+
+    fn wholes(&self) -> Vec<Value> {
+        self.wholes.concat()
+    }
+
+    fn advance(&self, cx: &mut Cx, x: Value, states: &[Value], wholes: &[Value]) -> Out<(Value, Vec<Value>)> {
+        let (mut output, mut next) = (x, Vec::new());
+        let (mut states, mut wholes) = (states, wholes);
+        for (i, (cell, vars)) in self.cells.iter().enumerate() {
+            let (own, others) = wholes.split_at(self.wholes[i].len());
+            let (before, above) = states.split_at(cell.states());
+            (wholes, states) = (others, above);
+            let projection = if i > 0 { vars.projection().len() } else { 0 };
+            let (own, projection) = own.split_at(own.len() - projection);
+            let projected = if i > 0 { Variables::project(cx, output, projection)? } else { output };
+            let (shown, new) = cell.advance(cx, projected, before, own)?;
+            output = shown;
+            next.extend(new);
+        }
+        Ok((output, next))
+    }
+}
+
+pub(super) fn lstm_cell(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    cell(b, fields, inputs, Family::Lstm)
+}
+
+pub(super) fn gru_cell(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    cell(b, fields, inputs, Family::Gru)
+}
+
+pub(super) fn simple_rnn_cell(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    cell(b, fields, inputs, Family::Simple)
+}
+
+/// A cell called as a layer: one step, from an input and the states before it to the output and the states behind it.
+fn cell(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, family: Family) -> Out {
+    let cell = Cell::read(b, fields, family)?;
+    one_step(b, inputs, |cx, features| {
+        let vars = cell.declare(cx, features)?;
+        Stack::new(cx, vec![(cell, vars)])
+    })
+}
+
+/// Cells on top of each other, called as a layer.
+pub(super) fn stacked_cells(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let cells = Cells { stack: None, ..stacked(b, fields, Beside::Layer)? };
+    one_step(b, inputs, |cx, features| cells.declare(cx, features))
+}
+
+fn one_step(b: &mut Builder, inputs: &Inputs, declare: impl FnOnce(&mut Cx, usize) -> Out<Stack>) -> Out {
+    let x = inputs.one()?;
+    let states = inputs.get(1, "states").map(Item::tensors).unwrap_or_default();
+    let cx = &mut b.cx;
+    let x = cx.floating(x.value)?;
+    let &[rows, features] = cx.dims(x).as_slice() else {
+        return Err(misfit(format!("takes a tensor of rank 2, its input has the shape {:?}", cx.dims(x))));
+    };
+    let states = states.iter().map(|s| cx.floating(s.value)).collect::<Out<Vec<_>>>()?;
+    let stack = declare(cx, features)?;
+    let want: Vec<Vec<usize>> = stack.states().iter().map(|s| [&[rows], s.as_slice()].concat()).collect();
+    let found: Vec<Vec<usize>> = states.iter().map(|s| cx.dims(*s)).collect();
+    if want != found {
+        return Err(misfit(format!("has states of the shapes {want:?}, given are {found:?}")));
+    }
+    let projected = stack.project(cx, x)?;
+    let (output, next) = stack.advance(cx, projected, &states, &stack.wholes())?;
+    Ok(std::iter::once(output).chain(next).map(T::from).collect())
 }

@@ -2,12 +2,12 @@
 //!
 //! Where it does, any number of rows can be run in pieces, and a batch can be divided over devices. The fact follows from
 //! the operations' sharding rules: rows enter as dimension 0 of every input, each operation must pass them on along one
-//! factor, and they must come out as dimension 0 of every output.
+//! factor, and they must come out as dimension 0 of every output. What is kept from call to call has rows too.
 
 use std::collections::BTreeMap;
 
 use intwain_ir::shard::{FactorDim, FactorKind};
-use intwain_ir::{Graph, Node, ParamKind, Rows, ShardingRule, Value};
+use intwain_ir::{Graph, Node, Param, ParamKind, Rows, ShardingRule, Value};
 
 /// Where the rows are in a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +25,14 @@ const FIRST: Place = Place::Along(FactorDim { dim: 0, unit: 1 });
 /// Whether the rows of all inputs come out of all outputs apart from each other. The batch has at least two rows, so that
 /// it cannot be taken for another dimension of extent 1.
 pub(super) fn stay_apart(graph: &Graph) -> bool {
-    let batched = |p: &intwain_ir::Param| matches!(p.kind, ParamKind::Input { rows: Rows::Batched });
-    let places = graph.params.iter().map(|p| if batched(p) { FIRST } else { Place::Nowhere }).collect();
-    graph.inputs().all(batched) && outputs(graph, places).into_iter().all(|place| place == FIRST)
+    let batched = |p: &Param| matches!(p.kind, ParamKind::Input { rows: Rows::Batched });
+    let kept = |p: &Param| matches!(p.kind, ParamKind::State { .. });
+    let places = graph.params.iter().map(|p| if batched(p) || kept(p) { FIRST } else { Place::Nowhere }).collect();
+    graph.inputs().all(batched) && results(graph, places).into_iter().all(|place| place == FIRST)
 }
 
-/// Where the rows are in the outputs, for given places in the parameters.
-fn outputs(graph: &Graph, params: Vec<Place>) -> Vec<Place> {
+/// Where the rows are in the outputs and in what is kept, for given places in the parameters.
+fn results(graph: &Graph, params: Vec<Place>) -> Vec<Place> {
     let mut places: BTreeMap<Value, Place> = graph.params.iter().map(|p| p.value).zip(params).collect();
     for (id, node) in &graph.nodes {
         let args: Vec<Place> = node.args.iter().map(|a| places[a]).collect();
@@ -44,7 +45,11 @@ fn outputs(graph: &Graph, params: Vec<Place>) -> Vec<Place> {
         };
         places.extend(node.results.iter().copied().zip(results));
     }
-    graph.outputs.iter().map(|o| places[&o.value]).collect()
+    let next = graph.params.iter().filter_map(|p| match p.kind {
+        ParamKind::State { next } => next,
+        ParamKind::Input { .. } | ParamKind::Weight { .. } => None,
+    });
+    graph.outputs.iter().map(|o| o.value).chain(next).map(|v| places[&v]).collect()
 }
 
 /// The rows' places behind an operation that passes them on along one factor.
