@@ -126,28 +126,6 @@ pub(super) fn reversible_embedding(b: &mut Builder, fields: &Fields<'_>, inputs:
     Ok(vec![y.into()])
 }
 
-/// The number of boundaries that are not above a value.
-pub(super) fn discretization(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
-    let x = inputs.one()?.value;
-    fields.irrelevant(&["num_bins", "epsilon"]);
-    fields.neutral("output_mode", &[Json::String("int".to_string())])?;
-    fields.neutral("sparse", &[Json::Bool(false)])?;
-    let boundaries = fields.opt_any(&["bin_boundaries", "bins"]);
-    let boundaries = boundaries.ok_or_else(|| misfit("has no boundaries"))?;
-    let boundaries = boundaries.array()?.iter().map(|at| at.any_f64()).collect::<Result<Vec<_>, _>>()?;
-    let cx = &mut b.cx;
-    let x = if cx.g.ty(x).dtype.is_float() { x } else { cx.g.cast(DType::F32, x)? };
-    let ty = cx.g.ty(x).clone();
-    let mut count = cx.g.full(DType::I32, 0.0, &ty.shape)?;
-    for boundary in boundaries {
-        let boundary = cx.g.full(ty.dtype, boundary, &ty.shape)?;
-        let reached = cx.g.compare(Compare::Ge, x, boundary)?;
-        let one = cx.g.cast(DType::I32, reached)?;
-        count = cx.g.add(count, one)?;
-    }
-    Ok(vec![count.into()])
-}
-
 /// A step is masked where all its features have the mask value; masked steps become 0.
 pub(super) fn masking(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     let x = inputs.one()?.value;

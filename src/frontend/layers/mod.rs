@@ -4,7 +4,9 @@
 //! layer's operations. Tensors are channels-last; `channels_first` becomes a transposition before and after.
 
 mod activations;
+mod adaptive;
 mod attention;
+mod augment;
 mod build;
 mod cells;
 mod conv;
@@ -13,6 +15,7 @@ mod core;
 mod cx;
 mod dense_attention;
 mod forced;
+mod hashing;
 mod image;
 mod inputs;
 mod legacy;
@@ -25,12 +28,14 @@ mod ops;
 mod order;
 mod policy;
 mod pool;
+mod preprocessing;
 mod recurrent;
 mod rows;
 mod shape;
 mod shapes;
 mod softmax;
 mod steps;
+mod tables;
 mod tf;
 mod windows;
 mod wrappers;
@@ -115,16 +120,25 @@ impl Entry {
 const CLASSES: &[Entry] = &[
     passing("Activation", activations::activation),
     passing("ActivityRegularization", core::activity_regularization),
+    layer("AdaptiveAveragePooling1D", adaptive::average_1d),
+    layer("AdaptiveAveragePooling2D", adaptive::average_2d),
+    layer("AdaptiveAveragePooling3D", adaptive::average_3d),
+    layer("AdaptiveMaxPooling1D", adaptive::max_1d),
+    layer("AdaptiveMaxPooling2D", adaptive::max_2d),
+    layer("AdaptiveMaxPooling3D", adaptive::max_3d),
     layer("Add", merge::add).or(&["add"]).masks(Masks::Merge),
-    passing("AlphaDropout", core::dropout),
     layer("AdditiveAttention", dense_attention::additive).masks(Masks::Query),
+    passing("AlphaDropout", core::dropout),
     layer("Attention", dense_attention::dot_product).masks(Masks::Query),
+    layer("AugMix", augment::cast),
+    layer("AutoContrast", augment::auto_contrast),
     layer("Average", merge::average).masks(Masks::Merge),
     layer("AveragePooling1D", pool::average_1d).or(&["AvgPool1D"]),
     layer("AveragePooling2D", pool::average_2d).or(&["AvgPool2D"]),
     layer("AveragePooling3D", pool::average_3d).or(&["AvgPool3D"]),
     passing("BatchNormalization", norm::batch).or(&["BatchNormalizationV1", "SyncBatchNormalization"]),
     layer("Bidirectional", wrappers::bidirectional),
+    layer("CategoryEncoding", preprocessing::category_encoding),
     layer("CenterCrop", image::center_crop),
     layer("Concatenate", merge::concatenate).masks(Masks::Concatenate),
     layer("Conv1D", conv::conv_1d).or(&["Convolution1D"]),
@@ -142,17 +156,19 @@ const CLASSES: &[Entry] = &[
     layer("CuDNNGRU", recurrent::cudnn_gru),
     layer("CuDNNLSTM", recurrent::cudnn_lstm),
     layer("CustomScaleLayer", merge::custom_scale),
+    layer("CutMix", augment::cast),
     passing("Dense", core::dense),
     refused("DenseFeatures", "it reads feature columns, which are code of TensorFlow 1", BEFORE),
     layer("DepthwiseConv1D", conv::depthwise_1d),
     layer("DepthwiseConv2D", conv::depthwise_2d),
-    layer("Discretization", core::discretization),
     layer("Deconvolution2D", conv::deconvolution_2d),
+    layer("Discretization", preprocessing::discretization),
     layer("Dot", merge::dot),
     passing("Dropout", core::dropout),
     passing("ELU", activations::elu),
     layer("EinsumDense", core::einsum_dense),
     layer("Embedding", core::embedding),
+    layer("Equalization", augment::same),
     layer("Flatten", shape::flatten),
     refused("FlaxLayer", CODE, EXPAND),
     layer("GRU", recurrent::gru).masks(Masks::Sequence),
@@ -167,8 +183,11 @@ const CLASSES: &[Entry] = &[
     layer("GlobalMaxPooling2D", pool::global_max).or(&["GlobalMaxPool2D"]),
     layer("GlobalMaxPooling3D", pool::global_max).or(&["GlobalMaxPool3D"]),
     passing("GroupNormalization", norm::group),
+    layer("HashedCrossing", hashing::hashed_crossing),
+    layer("Hashing", hashing::hashing),
     layer("Highway", legacy::highway),
     layer("Identity", core::identity).masks(Masks::PassInThree),
+    layer("IntegerLookup", preprocessing::integer_lookup),
     refused("JaxLayer", CODE, EXPAND),
     refused("Lambda", CODE, EXPAND),
     layer("LSTM", recurrent::lstm).masks(Masks::Sequence),
@@ -179,21 +198,47 @@ const CLASSES: &[Entry] = &[
     layer("LocallyConnected1D", local::locally_connected_1d),
     layer("LocallyConnected2D", local::locally_connected_2d),
     layer("Masking", core::masking),
-    layer("MaxoutDense", legacy::maxout_dense),
+    layer("MaxNumBoundingBoxes", augment::same),
     layer("MaxPooling1D", pool::max_1d).or(&["MaxPool1D"]),
     layer("MaxPooling2D", pool::max_2d).or(&["MaxPool2D"]),
     layer("MaxPooling3D", pool::max_3d).or(&["MaxPool3D"]),
     layer("Maximum", merge::maximum).masks(Masks::Merge),
+    layer("MaxoutDense", legacy::maxout_dense),
     layer("Merge", legacy::merge),
     layer("Minimum", merge::minimum).masks(Masks::Merge),
+    layer("MixUp", augment::same),
     layer("MultiHeadAttention", attention::multi_head).masks(Masks::Query),
     layer("Multiply", merge::multiply).masks(Masks::Merge),
     layer("Normalization", norm::normalization).masks(Masks::PassInThree),
     passing("PReLU", activations::prelu),
     layer("ParametricSoftplus", legacy::parametric_softplus),
     layer("Permute", shape::permute),
+    layer("Pipeline", augment::pipeline),
     layer("RNN", recurrent::rnn).masks(Masks::Sequence),
     layer("RMSNormalization", norm::rms),
+    layer("RandAugment", augment::cast),
+    layer("RandomBrightness", augment::same),
+    layer("RandomColorDegeneration", augment::same),
+    layer("RandomColorJitter", augment::same),
+    layer("RandomContrast", augment::same),
+    layer("RandomCrop", augment::random_crop),
+    layer("RandomElasticTransform", augment::cast),
+    layer("RandomErasing", augment::cast),
+    layer("RandomFlip", augment::cast),
+    layer("RandomGaussianBlur", augment::cast),
+    layer("RandomGrayscale", augment::same),
+    layer("RandomHeight", augment::cast),
+    layer("RandomHue", augment::same),
+    layer("RandomInvert", augment::same),
+    layer("RandomPerspective", augment::cast),
+    layer("RandomPosterization", augment::same),
+    layer("RandomRotation", augment::cast),
+    layer("RandomSaturation", augment::same),
+    layer("RandomSharpness", augment::cast),
+    layer("RandomShear", augment::cast),
+    layer("RandomTranslation", augment::cast),
+    layer("RandomWidth", augment::cast),
+    layer("RandomZoom", augment::cast),
     passing("ReLU", activations::relu),
     layer("RepeatVector", shape::repeat_vector),
     layer("Rescaling", norm::rescaling).masks(Masks::PassInThree),
@@ -204,8 +249,9 @@ const CLASSES: &[Entry] = &[
     layer("SeparableConv1D", conv::separable_1d).or(&["SeparableConvolution1D"]),
     layer("SeparableConv2D", conv::separable_2d).or(&["SeparableConvolution2D"]),
     layer("SimpleRNN", recurrent::simple_rnn).masks(Masks::Sequence),
-    passing("Softmax", softmax::softmax),
     layer("SimpleRNNCell", recurrent::simple_rnn_cell),
+    passing("Softmax", softmax::softmax),
+    layer("Solarization", augment::cast),
     passing("SpatialDropout1D", core::dropout),
     passing("SpatialDropout2D", core::dropout),
     passing("SpatialDropout3D", core::dropout),
