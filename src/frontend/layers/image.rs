@@ -153,7 +153,14 @@ fn weights(cx: &mut Cx, from: usize, to: usize, kernel: Kernel, antialias: Antia
         let here = cx.g.compare(Compare::Eq, nearest, input)?;
         return Ok(cx.g.select(here, one, zero)?);
     }
-    let source = cx.g.sub(centre, half)?;
+    let mut source = cx.g.sub(centre, half)?;
+    if kernel == Kernel::Cubic && antialias == Antialias::No {
+        // TensorFlow looks the polynomials up in a table of 1024 steps between pixels.
+        let steps = num(cx, 1024.0)?;
+        source = cx.g.mul(source, steps)?;
+        source = cx.g.unary(Unary::Round, source)?;
+        source = cx.g.div(source, steps)?;
+    }
     let distance = cx.g.sub(source, input)?;
     let mut distance = cx.g.unary(Unary::Abs, distance)?;
     if antialias == Antialias::Yes && ratio > 1.0 {

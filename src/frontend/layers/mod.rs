@@ -6,6 +6,7 @@
 mod activations;
 mod adaptive;
 mod attention;
+mod audio;
 mod augment;
 mod build;
 mod cells;
@@ -204,6 +205,7 @@ const CLASSES: &[Entry] = &[
     layer("MaxPooling3D", pool::max_3d).or(&["MaxPool3D"]),
     layer("Maximum", merge::maximum).masks(Masks::Merge),
     layer("MaxoutDense", legacy::maxout_dense),
+    layer("MelSpectrogram", audio::mel_spectrogram),
     layer("Merge", legacy::merge),
     layer("Minimum", merge::minimum).masks(Masks::Merge),
     layer("MixUp", augment::same),
@@ -248,6 +250,7 @@ const CLASSES: &[Entry] = &[
     layer("SReLU", legacy::srelu),
     layer("SeparableConv1D", conv::separable_1d).or(&["SeparableConvolution1D"]),
     layer("SeparableConv2D", conv::separable_2d).or(&["SeparableConvolution2D"]),
+    layer("STFTSpectrogram", audio::stft_spectrogram),
     layer("SimpleRNN", recurrent::simple_rnn).masks(Masks::Sequence),
     layer("SimpleRNNCell", recurrent::simple_rnn_cell),
     passing("Softmax", softmax::softmax),
