@@ -384,7 +384,11 @@ fn positions(
     order.sort_by_key(|&i| !tree.vars[i].trainable);
     let mut own = vec![String::new(); tree.vars.len()];
     for (stored, var) in order.into_iter().enumerate() {
-        own[var] = join(&format!("vars/{}", tree.repeated + stored));
+        // The weights of a vocabulary are the one variable that Keras stores by name.
+        own[var] = match tree.vars[var].path.rsplit('/').next() {
+            Some("idf_weights") => join("vars/idf_weights"),
+            _ => join(&format!("vars/{}", tree.repeated + stored)),
+        };
     }
     repeated.extend((0..tree.repeated).map(|stored| join(&format!("vars/{stored}"))));
     keys.extend(own);

@@ -1,6 +1,6 @@
 //! Activation functions, as layers and as the `activation` of other layers.
 
-use intwain_ir::scalar::{Binary, Compare, Unary};
+use intwain_ir::scalar::{Binary, Compare, Reduce, Unary};
 use intwain_ir::{Trainable, Value};
 
 use super::build::Builder;
@@ -41,6 +41,7 @@ pub(super) enum Activation {
     Squareplus,
     SparsePlus,
     SparseSigmoid,
+    Sparsemax,
     Glu,
 }
 
@@ -53,7 +54,7 @@ pub(super) enum Keras2 {
 
 impl Activation {
     /// The names of all functions.
-    const NAMES: [&'static str; 33] = [
+    const NAMES: [&'static str; 34] = [
         "linear",
         "relu",
         "relu6",
@@ -84,6 +85,7 @@ impl Activation {
         "squareplus",
         "sparse_plus",
         "sparse_sigmoid",
+        "sparsemax",
         "glu",
         "sigmoid_v2",
         "softmax_v2",
@@ -119,6 +121,7 @@ impl Activation {
             "squareplus" => Activation::Squareplus,
             "sparse_plus" => Activation::SparsePlus,
             "sparse_sigmoid" => Activation::SparseSigmoid,
+            "sparsemax" => Activation::Sparsemax,
             "glu" => Activation::Glu,
             _ => return None,
         })
@@ -288,6 +291,7 @@ impl Activation {
                 cx.g.select(low, zero, inner)?
             }
             Activation::SparseSigmoid => return ramp(cx, x, 0.5),
+            Activation::Sparsemax => return sparsemax(cx, x),
             Activation::Glu => {
                 let dim = last(cx, x)?;
                 let n = ty.shape[dim];
@@ -300,6 +304,32 @@ impl Activation {
             }
         })
     }
+}
+
+/// The nearest point of the simplex along the last dimension: max(x − τ, 0), where τ is such that the result sums to 1. An element
+/// is in the support where 1 + k·x is above the sum of the k elements that are not below it.
+fn sparsemax(cx: &mut Cx, x: Value) -> Out<Value> {
+    let dim = last(cx, x)?;
+    let ty = cx.g.ty(x).clone();
+    let wide = intwain_ir::Shape::from(ty.shape.iter().copied().chain([ty.shape[dim]]).collect::<Vec<_>>());
+    let own: Vec<usize> = (0..=dim).collect();
+    let others: Vec<usize> = (0..dim).chain([dim + 1]).collect();
+    let (each, other) = (cx.g.broadcast(x, &wide, &own)?, cx.g.broadcast(x, &wide, &others)?);
+    let (zero, one) = (cx.g.full(ty.dtype, 0.0, &wide)?, cx.g.full(ty.dtype, 1.0, &wide)?);
+    let counted = cx.g.compare(Compare::Ge, other, each)?;
+    let (kept, ones) = (cx.g.select(counted, other, zero)?, cx.g.select(counted, one, zero)?);
+    let (sum, count) = (cx.g.reduce(Reduce::Sum, kept, &[dim + 1])?, cx.g.reduce(Reduce::Sum, ones, &[dim + 1])?);
+    let (zero, one) = (cx.g.full(ty.dtype, 0.0, &ty.shape)?, cx.g.full(ty.dtype, 1.0, &ty.shape)?);
+    let reach = cx.g.mul(count, x)?;
+    let reach = cx.g.add(reach, one)?;
+    let support = cx.g.compare(Compare::Gt, reach, sum)?;
+    let (kept, ones) = (cx.g.select(support, x, zero)?, cx.g.select(support, one, zero)?);
+    let (sum, count) = (cx.g.reduce_keep(Reduce::Sum, kept, &[dim])?, cx.g.reduce_keep(Reduce::Sum, ones, &[dim])?);
+    let single = cx.g.full(ty.dtype, 1.0, &cx.g.shape(sum).clone())?;
+    let rest = cx.g.sub(sum, single)?;
+    let tau = cx.g.div(rest, count)?;
+    let above = cx.g.binary_broadcast(Binary::Sub, x, tau)?;
+    Ok(cx.g.select(support, above, zero)?)
 }
 
 fn last(cx: &Cx, x: Value) -> Out<usize> {

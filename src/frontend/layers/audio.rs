@@ -295,7 +295,9 @@ pub(super) fn mel_spectrogram(b: &mut Builder, fields: &Fields<'_>, inputs: &Inp
 fn reflected(cx: &mut Cx, x: Value, by: usize) -> Out<Value> {
     let samples = cx.dims(x)[1];
     if samples <= by {
-        return Err(misfit(format!("a signal of {samples} samples, which does not reach over half a transform of {by}")));
+        return Err(misfit(format!(
+            "a signal of {samples} samples, which does not reach over half a transform of {by}"
+        )));
     }
     if by == 0 {
         return Ok(x);

@@ -62,7 +62,7 @@ pub(super) fn cast(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out
 /// Layers that give their input, of whatever type.
 pub(super) fn same(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     // Keras 2 brings every input of these layers to the layer's type.
-    if b.cx.generation == Generation::Two {
+    if b.cx.generation != Generation::Three {
         return cast(b, fields, inputs);
     }
     fields.irrelevant(&TRAINING);

@@ -291,7 +291,7 @@ pub(super) fn resizing(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) ->
     fields.irrelevant(&["bounding_box_format"]);
     let fill = fields.f64_or("fill_value", 0.0)?;
     let x = inputs.one()?.value;
-    let x = if b.cx.generation == Generation::Two { b.cx.floating(x)? } else { x };
+    let x = if b.cx.generation != Generation::Three { b.cx.floating(x)? } else { x };
     let dtype = b.cx.g.ty(x).dtype;
     let mut y = x;
     let (first, h, w) = plane(&b.cx, x, format)?;

@@ -2,7 +2,7 @@
 
 use intwain_ir::ops::{Iota, Take};
 use intwain_ir::scalar::{Binary, Compare, Reduce};
-use intwain_ir::{DType, Shape, Value};
+use intwain_ir::{DType, Shape, Trainable, Value};
 
 use super::build::Builder;
 use super::cx::{Cx, Fail, Out, misfit};
@@ -12,6 +12,7 @@ use super::tables;
 use crate::frontend::cursor::{At, Fields};
 use crate::frontend::error::ImportErrorKind;
 use crate::frontend::file::Generation;
+use crate::frontend::init::Initializer;
 use crate::frontend::json::Json;
 
 /// What becomes of categories.
@@ -138,10 +139,10 @@ pub(super) fn discretization(b: &mut Builder, fields: &Fields<'_>, inputs: &Inpu
         let reached = cx.g.select(below, zero, one)?;
         cx.g.reduce(Reduce::Sum, reached, &[dims.len()])?
     };
-    let dtype = match (encoding, cx.generation) {
-        (Encoding::Int, Generation::Two) => DType::I64,
-        (Encoding::Int, Generation::Three) => DType::I32,
-        (Encoding::OneHot | Encoding::MultiHot | Encoding::Count, Generation::Two | Generation::Three) => cx.dtype,
+    let dtype = match encoding {
+        Encoding::Int if cx.generation == Generation::Three => DType::I32,
+        Encoding::Int => DType::I64,
+        Encoding::OneHot | Encoding::MultiHot | Encoding::Count => cx.dtype,
     };
     Ok(vec![encode(cx, bins, boundaries.len() + 1, encoding, dtype, None)?.into()])
 }
@@ -265,7 +266,7 @@ pub(super) fn integer_lookup(b: &mut Builder, fields: &Fields<'_>, inputs: &Inpu
     let weights = idf_weights(&weights, &vocabulary, start, depth)?;
     let dtype = DType::F32;
     let counts = encode(cx, found, depth, Encoding::Count, dtype, None)?;
-    let weights = tables::floats(cx, dtype, &[depth], &weights)?;
+    let weights = cx.var_of(dtype, "idf_weights", &[depth], Initializer::Values(weights), Trainable::Frozen)?;
     Ok(vec![cx.g.binary_broadcast(Binary::Mul, counts, weights)?.into()])
 }
 
