@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 FORWARD, GRADIENT = (2e-4, 2e-5), (1e-3, 1e-4)
-LOOSER = {"float16": 30.0, "bfloat16": 240.0}  # so much more than in float32: two units of rounding where values of scale 1 cancel
+LOOSER = {"float16": 50.0, "bfloat16": 240.0}  # so much more than in float32: two units of rounding where values of scale 1 cancel
 
 
 def unlike(got, want, relative, absolute):
