@@ -190,7 +190,7 @@ pub(crate) struct ModelArgs {
     /// Extents that the model leaves open, without the batch: NAME=224x224x3.
     #[arg(long, value_name = "NAME=EXTENTS", value_parser = parse_shape)]
     pub(crate) shape: Vec<(String, Vec<usize>)>,
-    /// Floating type in place of the model's: float32 or float64.
+    /// Floating type in place of the model's: float16, bfloat16, float32 or float64.
     #[arg(long, value_name = "TYPE", value_parser = parse_float)]
     pub(crate) dtype: Option<DType>,
 }
@@ -314,7 +314,9 @@ fn parse_float(text: &str) -> Result<DType, String> {
     match text {
         "float32" => Ok(DType::F32),
         "float64" => Ok(DType::F64),
-        _ => Err(format!("`{text}`: float32 and float64 are supported")),
+        "float16" => Ok(DType::F16),
+        "bfloat16" => Ok(DType::BF16),
+        _ => Err(format!("`{text}`: float16, bfloat16, float32 and float64 are supported")),
     }
 }
 
