@@ -54,6 +54,13 @@ def dropouts(L):
     }
 
 
+def of_convnext(L, keras, name, *args):
+    """A layer that models of `keras.applications` bring along, under a mask."""
+    layer = getattr(keras.src.applications.convnext, name)(*args)
+    first = [keras.Input((5,), dtype="int32"), L.Embedding(7, 4, mask_zero=True)]
+    return keras.Sequential([*first, layer, L.GlobalAveragePooling1D()])
+
+
 class Layers:
     """Stands for `keras.layers` where only the names of cases are wanted."""
 
@@ -75,6 +82,8 @@ def quiet():
 
 SHARED = {
     **quiet(),
+    "StochasticDepth_masked": lambda L, keras: of_convnext(L, keras, "StochasticDepth", 0.3),
+    "LayerScale_masked": lambda L, keras: of_convnext(L, keras, "LayerScale", 0.5, 4),
     "Dense_rank_2": lambda L, keras: sequential(keras, (4,), L.Dense(3)),
     "Dense_rank_3": lambda L, keras: sequential(keras, (5, 4), L.Dense(3, "tanh")),
     "Dense_rank_4": lambda L, keras: sequential(keras, (2, 5, 4), L.Dense(3, use_bias=False)),

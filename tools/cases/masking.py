@@ -286,7 +286,7 @@ SHARED = {
     "LSTM_masked_zero_output": lambda L, keras: shown(
         L, keras, L.LSTM(3, return_sequences=True, zero_output_for_mask=True), "LSTM"
     ),
-    "LSTM_masked_backwards": lambda L, keras: shown(L, keras, L.LSTM(3, return_sequences=True, go_backwards=True)),
+    "LSTM_masked_backwards_mean": lambda L, keras: shown(L, keras, L.LSTM(3, return_sequences=True, go_backwards=True)),
     "Bidirectional_masked_two_ways": two_ways,
     "GlobalMaxPooling1D_masked": lambda L, keras: keras.Sequential(
         [keras.Input((6,), dtype="int32"), L.Embedding(7, 4, mask_zero=True), L.GlobalMaxPooling1D(), L.Dense(2)]
