@@ -137,8 +137,7 @@ impl H5 {
     /// Reads a dataset, or its rows `start..end`, into memory of their size.
     pub(crate) fn read_into(&self, key: &str, rows: Option<Range<usize>>, to: &mut [u8]) -> Result<(), ArrayError> {
         if let Some(rows) = rows {
-            to.copy_from_slice(self.read_rows(key, rows.start, rows.end)?.bytes());
-            return Ok(());
+            return self.rows(key, rows.start, rows.end, |bytes| to.copy_from_slice(bytes));
         }
         let (dataset, dtype, order, _) = self.checked(key)?;
         self.fill(key, &dataset, (dtype, order), to)
@@ -158,22 +157,34 @@ impl H5 {
 
     /// Reads the rows `start..end` of a dataset.
     pub(crate) fn read_rows(&self, key: &str, start: usize, end: usize) -> Result<Array, ArrayError> {
-        let (dataset, dtype, _, shape) = self.checked(key)?;
-        let rows = shape.first().copied().unwrap_or(0);
-        if start > end || end > rows {
-            return Err(ArrayErrorKind::Rows { rows, start, end }.in_member(&self.path, key));
-        }
-        if (start, end) == (0, rows) {
+        let (_, dtype, _, mut shape) = self.checked(key)?;
+        if (start, end) == (0, shape.first().copied().unwrap_or(0)) {
             return self.read(key);
         }
+        let array = self.rows(key, start, end, |bytes| {
+            shape[0] = end - start;
+            Array::from_bytes(dtype, shape, bytes)
+        })?;
+        Ok(array.expect("as many bytes as the rows have"))
+    }
+
+    /// Gives the bytes of the rows `start..end` to `then`.
+    fn rows<X>(&self, key: &str, start: usize, end: usize, then: impl FnOnce(&[u8]) -> X) -> Result<X, ArrayError> {
+        let (dataset, dtype, _, shape) = self.checked(key)?;
+        let rows = shape.first().copied().unwrap_or(0);
+        if start > end || end > rows || shape.is_empty() {
+            return Err(ArrayErrorKind::Rows { rows, start, end }.in_member(&self.path, key));
+        }
+        let wanted = (&shape[..], start, end);
         let read = match dtype {
-            DType::F32 => slice::<f32>(&dataset, dtype, &shape, start, end),
-            DType::F64 => slice::<f64>(&dataset, dtype, &shape, start, end),
-            DType::I32 => slice::<i32>(&dataset, dtype, &shape, start, end),
-            DType::I64 => slice::<i64>(&dataset, dtype, &shape, start, end),
+            DType::F32 => slice::<f32, X>(&dataset, wanted, then),
+            DType::F64 => slice::<f64, X>(&dataset, wanted, then),
+            DType::I32 => slice::<i32, X>(&dataset, wanted, then),
+            DType::I64 => slice::<i64, X>(&dataset, wanted, then),
             // The library has no element type for these; they are half as large or smaller, so the whole is read.
             DType::Bool | DType::I8 | DType::I16 | DType::U8 | DType::U32 | DType::F16 | DType::BF16 => {
-                return Ok(self.read(key)?.rows(start, end).expect("the range is checked above"));
+                let part = self.read(key)?.rows(start, end).expect("the range is checked above");
+                return Ok(then(part.bytes()));
             }
         };
         read.map_err(|e| damaged(&e).in_member(&self.path, key))
@@ -196,20 +207,17 @@ impl H5 {
     }
 }
 
-fn slice<T: H5Type + bytemuck::Pod>(
+fn slice<T: H5Type + bytemuck::Pod, X>(
     dataset: &Dataset,
-    dtype: DType,
-    shape: &[usize],
-    start: usize,
-    end: usize,
-) -> Result<Array, hdf5_reader::error::Error> {
+    (shape, start, end): (&[usize], usize, usize),
+    then: impl FnOnce(&[u8]) -> X,
+) -> Result<X, hdf5_reader::error::Error> {
     let mut selection = SliceInfo::all(shape.len());
     selection.selections[0] = SliceInfoElem::Slice { start: start as u64, end: end as u64, step: 1 };
-    let values: Vec<T> = dataset.read_slice::<T>(&selection)?.iter().copied().collect();
-    let mut out = shape.to_vec();
-    out[0] = end - start;
+    let read = dataset.read_slice::<T>(&selection)?;
+    let values = read.as_slice().filter(|v| v.len() == (end - start) * shape[1..].iter().product::<usize>());
     let mismatch = || hdf5_reader::error::Error::InvalidData("a slice has another size than was asked for".to_string());
-    Array::from_bytes(dtype, out, bytemuck::cast_slice(&values)).ok_or_else(mismatch)
+    Ok(then(bytemuck::cast_slice(values.ok_or_else(mismatch)?)))
 }
 
 fn element(datatype: &Datatype) -> Option<(DType, ByteOrder)> {

@@ -376,7 +376,7 @@ fn read_whole<E>(weights: &mut impl WeightReader<E>, param: usize, port: &Port) 
 }
 
 /// Bytes of a weight that are in memory beside the parts of it, while those are read.
-const BLOCK: usize = 4 << 20;
+const BLOCK: usize = 1 << 20;
 
 /// Reads device `index`'s part of a weight.
 ///

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use intwain_ir::{DType, Graph, ParamKind, Rows, Shape, Type, Value};
+use intwain_ir::{DType, Graph, Param, ParamKind, Rows, Shape, Type, Value};
 
 use super::cx::{Cx, Fail, Out, OwnerId, T, misfit, unsupported};
 use super::forced::{self, Training};
@@ -702,10 +702,11 @@ fn in_order(cx: &Cx, weights: &[Value]) -> Out<Graph> {
     let graph = &cx.g;
     let mut out = Graph::new(&graph.name);
     let mut map: BTreeMap<Value, Value> = BTreeMap::new();
+    let params: BTreeMap<Value, &Param> = graph.params.iter().map(|p| (p.value, p)).collect();
     let inputs = graph.inputs().map(|p| p.value);
     let kept = cx.all_kept().iter().map(|k| k.before);
     for value in inputs.chain(weights.iter().copied()).chain(kept) {
-        let param = graph.params.iter().find(|p| p.value == value).expect("all of them are parameters");
+        let param = params.get(&value).expect("all of them are parameters");
         map.insert(value, out.param(&param.name, graph.ty(value).clone(), param.kind.clone()));
     }
     for node in graph.nodes.values() {

@@ -1,6 +1,6 @@
 //! What an import function works with: the graph being built, the variables declared so far, and tensors with masks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use intwain_ir::ops::TypeError;
 use intwain_ir::{DType, Graph, Origin, ParamKind, Shape, Trainable, Type, Value};
@@ -116,6 +116,8 @@ pub(crate) struct Cx {
     /// Policies of the current layer's sublayers, where it has a map of them.
     sublayers: Option<Policies>,
     owners: Vec<Owner>,
+    /// Parts by their owner and path.
+    places: BTreeMap<(OwnerId, String), Vec<OwnerId>>,
     owner: OwnerId,
     kept: Vec<Kept>,
 }
@@ -152,8 +154,9 @@ impl Cx {
         };
         let dtype = float.unwrap_or(DType::F32);
         let (g, taken_off, training) = (Graph::new(name), BTreeSet::new(), Training::AsRun);
-        let (variable, sublayers, owners, kept) = (dtype, None, vec![root], Vec::new());
-        Cx { g, generation, float, dtype, variable, sublayers, taken_off, training, owners, owner: 0, kept }
+        let (variable, sublayers, owners) = (dtype, None, vec![root]);
+        let (places, kept) = (BTreeMap::new(), Vec::new());
+        Cx { g, generation, float, dtype, variable, sublayers, taken_off, training, owners, places, owner: 0, kept }
     }
 
     /// The owner of what is declared now.
@@ -168,10 +171,11 @@ impl Cx {
 
     /// A part of an owner; the same one when it is asked for again.
     pub(crate) fn part_of(&mut self, outer: OwnerId, slot: Slot, class: &str, path: &str, trainable: bool) -> OwnerId {
-        let known = self.owners[outer].parts.iter().copied();
-        if let Some(known) = known.into_iter().find(|&p| self.owners[p].path == path && self.owners[p].slot == slot) {
+        let known = self.places.entry((outer, path.to_string())).or_default();
+        if let Some(known) = known.iter().copied().find(|&p| self.owners[p].slot == slot) {
             return known;
         }
+        known.push(self.owners.len());
         let id = self.owners.len();
         self.owners.push(Owner {
             slot,
