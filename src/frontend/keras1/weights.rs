@@ -176,7 +176,7 @@ mod tests {
         let stored = [kernel, Array::from_f32([2], &[8.0, 9.0])];
         let node = conv(channels);
         let forms = writer.forms(&node);
-        let plain = vec![Form::plain(2)];
+        let plain = [Form::plain(2)];
         let form = if forms.is_empty() { &plain[0] } else { &forms[0] };
         form.recipes.iter().map(|recipe| recipe.make(&stored).expect("it fits").to_f64()).collect()
     }
