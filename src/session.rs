@@ -112,6 +112,8 @@ pub struct Session<'m> {
     signature: Graph,
     /// Inputs that are positions in tables.
     lookups: Vec<Lookup>,
+    /// What the model keeps from call to call.
+    kept: Option<KeptRows>,
     /// Pieces that a pipeline works on at a time, by rows of the batch.
     pieces: BTreeMap<usize, usize>,
     /// Time spent in each pass.
@@ -124,9 +126,9 @@ impl<'m> Session<'m> {
         let host = HostOptions { threads: options.threads, effects: options.effects };
         let engines = Engines::open(&options.devices, options.precision, host)?;
         let signature = model.graph(1)?;
-        let lookups = lookups::find(&signature);
+        let (lookups, kept) = (lookups::find(&signature), KeptRows::of(&signature));
         let (variants, pool, pieces, timings) = (Vec::new(), Pool::default(), BTreeMap::new(), Timings::default());
-        Ok(Session { model, options, engines, variants, pool, signature, lookups, pieces, timings })
+        Ok(Session { model, options, engines, variants, pool, signature, lookups, kept, pieces, timings })
     }
 
     /// The program for calls of `rows` rows.
@@ -140,6 +142,7 @@ impl<'m> Session<'m> {
     }
 
     fn variant(&mut self, rows: usize, asked: Option<Strategy>) -> Result<usize, RunError> {
+        let rows = self.kept.as_ref().map_or(rows, |k| k.rows);
         if let Some(i) = self.known(rows, asked) {
             return Ok(i);
         }
@@ -169,7 +172,10 @@ impl<'m> Session<'m> {
         let ordered = order(&self.signature, inputs)?;
         check_lookups(&self.signature, &self.lookups, &ordered)?;
         let total = count_rows(&self.signature, &ordered)?;
-        let batch = self.options.batch.unwrap_or(total.min(32)).max(1);
+        let batch = match &self.kept {
+            Some(kept) => kept.batch(batched.then_some(total), self.options.batch)?,
+            None => self.options.batch.unwrap_or(total.min(32)).max(1),
+        };
         let plan = if batched {
             self.calls(total, batch)?
         } else {
@@ -190,8 +196,14 @@ impl<'m> Session<'m> {
         Ok(compiled.outputs.iter().map(|o| o.name.to_string()).zip(outputs).collect())
     }
 
+    /// Makes the states zero that stateful layers keep from call to call, and from one [`Session::run`] to the next. A run
+    /// that failed has done the same.
+    pub fn reset_states(&mut self) -> Result<(), RunError> {
+        Ok(self.variants.iter_mut().try_for_each(|v| v.variant.forget())?)
+    }
+
     /// Gradients of Σ ⟨output, cotangent⟩ in inference mode, of all rows in one call: `gin{i}` of floating inputs and
-    /// `gw{j}` of trainable weights. `cotangents` holds `cot{i}` for every floating output.
+    /// `gw{j}` of trainable weights. States are zero, and kept ones stay. `cotangents` holds `cot{i}` for every floating output.
     pub fn gradients(
         &mut self,
         inputs: &BTreeMap<String, Tensor>,
@@ -250,7 +262,11 @@ impl<'m> Session<'m> {
 
     /// How many pieces a pipeline works on at a time.
     fn micro_batches(&mut self, rows: usize) -> Result<usize, RunError> {
-        if self.options.devices.count() == 1 || self.options.split.is_some_and(|s| s != Strategy::Pipeline) {
+        // Rows that something is kept for stay in one program.
+        if self.kept.is_some()
+            || self.options.devices.count() == 1
+            || self.options.split.is_some_and(|s| s != Strategy::Pipeline)
+        {
             return Ok(1);
         }
         if let Some(pieces) = self.pieces.get(&rows) {
@@ -319,6 +335,37 @@ struct Stored<'m> {
 impl WeightReader<RunError> for Stored<'_> {
     fn read(&mut self, param: usize, rows: Range<usize>, to: &mut [u8]) -> Result<(), RunError> {
         Ok(self.model.weight_rows(&self.compiled.params[param].name, rows, to)?)
+    }
+}
+
+/// What a model keeps from call to call: the i-th row of a call continues the i-th row of the call before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeptRows {
+    /// Rows of every call.
+    pub(crate) rows: usize,
+    /// A layer that keeps something.
+    pub(crate) layer: String,
+}
+
+impl KeptRows {
+    /// What a graph keeps, if anything.
+    pub(crate) fn of(graph: &Graph) -> Option<KeptRows> {
+        let state = graph.params.iter().find(|p| matches!(p.kind, ParamKind::State { .. }))?;
+        let layer = state.name.rsplit_once('/').map_or(&*state.name, |(layer, _)| layer);
+        Some(KeptRows { rows: graph.shape(state.value).first().copied()?, layer: layer.to_string() })
+    }
+
+    /// Rows of a call, where so many were given or asked for.
+    pub(crate) fn batch(&self, given: Option<usize>, asked: Option<usize>) -> Result<usize, RunError> {
+        let KeptRows { rows, layer } = self;
+        let fixed = format!("layer `{layer}` keeps a state for each of {rows} rows");
+        if let Some(asked) = asked.filter(|a| a != rows) {
+            return Err(RunError::Options(format!("{fixed}: a batch of {asked} rows cannot be run")));
+        }
+        match given.filter(|n| !n.is_multiple_of(*rows)) {
+            Some(n) => Err(RunError::Options(format!("{fixed}: {n} rows are no multiple of it"))),
+            None => Ok(*rows),
+        }
     }
 }
 

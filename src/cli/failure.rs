@@ -103,6 +103,7 @@ impl From<BuildError> for Failure {
             BuildError::Compile(e) => e.into(),
             BuildError::Why(e) => e.into(),
             BuildError::Program(e) => (*e).into(),
+            e @ BuildError::Rows(_) => Failure::Input(e.to_string()),
         }
     }
 }

@@ -99,7 +99,11 @@ pub(crate) fn run(a: &RunArgs, common: &Common) -> Result<(), Failure> {
     let inputs = data::read_inputs(&a.inputs, &model.graph(1)?, common)?;
     let mut session = Session::new(&model, session_options(&a.devices)?)?;
     let progress = Progress::start(common, "running");
-    let (outputs, seconds) = repeat(a, || session.run(&inputs).map_err(|e| Failure::running(&a.inputs, e)))?;
+    let (outputs, seconds) = repeat(a, || {
+        // Every repetition begins as the first one did.
+        session.reset_states()?;
+        session.run(&inputs).map_err(|e| Failure::running(&a.inputs, e))
+    })?;
     drop(progress);
     describe(&session, common);
     output::times(common, &session.timings);
@@ -160,7 +164,10 @@ fn directory(a: &RunArgs, common: &Common) -> Result<(), Failure> {
     let mut session = ProgramSession::new(&dir, &devices, host(&a.devices))?;
     let inputs = data::read_inputs(&a.inputs, session.signature(), common)?;
     let progress = Progress::start(common, "running");
-    let (outputs, seconds) = repeat(a, || Ok(session.run(&inputs)?))?;
+    let (outputs, seconds) = repeat(a, || {
+        session.reset_states()?;
+        Ok(session.run(&inputs)?)
+    })?;
     drop(progress);
     output::times(common, &timings);
     finish(a, common, &outputs, seconds)

@@ -8,7 +8,7 @@ use crate::driver::{self, Loadable, Port};
 use crate::kernels::gpu::GpuCode;
 use crate::model::{Model, ModelOptions, to_tensor};
 use crate::runtime::{DeviceKind, Devices};
-use intwain_ir::{DType, Graph, ParamKind, Tensor};
+use intwain_ir::{DType, Graph, Tensor};
 use intwain_passes::Timings;
 use intwain_passes::check::placement::Interface;
 use intwain_passes::hardware::Catalogue;
@@ -242,7 +242,7 @@ impl ProgramDir {
     /// Names, types and shapes of the weights must be those of the graph.
     fn check_weights(&self) -> Result<(), ProgramError> {
         let graph = &self.variants[0].whole;
-        let wanted = graph.params.iter().filter(|p| !matches!(p.kind, ParamKind::Input { .. }));
+        let wanted = graph.weights();
         let file = match &self.weights {
             Weights::Own(file) => file,
             Weights::Given(model) => {

@@ -4,7 +4,7 @@ use super::read::{ProgramDir, ProgramVariant};
 use super::{COMPILER, ProgramError};
 use crate::lookups::{self, Lookup};
 use crate::runtime::{self, Call, DeviceKind, Devices, Engines, HostOptions, Pool, Variant, WeightReader};
-use crate::session::{RunError, check_lookups, check_types, count_rows, keeps_rows_apart, order, with_rows};
+use crate::session::{KeptRows, RunError, check_lookups, check_types, count_rows, keeps_rows_apart, order, with_rows};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::{Graph, Tensor};
 use std::borrow::Cow;
@@ -51,6 +51,9 @@ impl<'d> ProgramSession<'d> {
         let batched = keeps_rows_apart(signature);
         let total = if batched { count_rows(signature, &ordered)? } else { 0 };
         let calls = if batched { self.calls(total) } else { vec![(self.whole(&ordered)?, None)] };
+        if let Some(kept) = KeptRows::of(signature) {
+            kept.batch(batched.then_some(total), None)?;
+        }
         let padded = calls.iter().filter_map(|c| c.1.as_ref().map(|r| r.end)).max().unwrap_or(total);
         if padded > total {
             ordered = ordered.iter().map(|t| Cow::Owned(pad(t, padded))).collect();
@@ -70,6 +73,12 @@ impl<'d> ProgramSession<'d> {
         }
         let cut = |t: Tensor| if batched && t.ty.rank() > 0 { t.slice(0, 0..total) } else { t };
         Ok(ports.iter().map(|o| o.name.to_string()).zip(outputs.into_iter().map(cut)).collect())
+    }
+
+    /// Makes the states zero that stateful layers keep from call to call, and from one [`ProgramSession::run`] to the next.
+    pub fn reset_states(&mut self) -> Result<(), ProgramError> {
+        let done = self.loaded.iter_mut().try_for_each(|l| l.1.forget());
+        done.map_err(|e| foreign(self.dir, self.kind, e.into()))
     }
 
     /// The variant and the rows of each call.

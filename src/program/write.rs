@@ -274,7 +274,7 @@ fn dtype(ty: DType) -> Dtype {
 fn write_weights(path: &Path, model: &Model, compiled: &Compiled) -> Result<(), ProgramError> {
     let problem = RefCell::new(None);
     let params = &compiled.graph.params;
-    let weights = params.iter().filter(|p| !matches!(p.kind, ParamKind::Input { .. })).map(|p| {
+    let weights = params.iter().filter(|p| matches!(p.kind, ParamKind::Weight { .. })).map(|p| {
         let late = Late { model, name: &p.name, ty: compiled.graph.ty(p.value), problem: &problem };
         (p.name.to_string(), late)
     });

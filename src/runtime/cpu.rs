@@ -393,13 +393,34 @@ impl Device for CpuDevice {
 
     fn step(&mut self, links: &Links) -> Result<(), DeviceError> {
         let first = loops(&self.program.prepare);
-        self.run(&self.program.step, &self.step, first, links)?;
-        for (state, next) in &self.program.states {
-            if let Some(next) = next {
-                let (from, to) = (self.address(*next), self.address(state.buffer));
-                // SAFETY: both have the state's type; the verifier checks it.
-                unsafe { to.copy_from(from, self.ty(*next).bytes()) };
+        self.run(&self.program.step, &self.step, first, links)
+    }
+
+    fn advance(&mut self) -> Result<(), DeviceError> {
+        let moves = self.program.states.iter().filter_map(|(state, next)| Some(((*next)?, state.buffer)));
+        let mut apart: Vec<(Vec<u8>, BufferId)> = Vec::new();
+        for (next, state) in moves {
+            let (from, ty) = self.buffer(next);
+            if self.program.buffers[next.0 as usize].home == Home::Persistent {
+                // SAFETY: a buffer of this device, which runs one command at a time.
+                apart.push((unsafe { tensor(ty, from) }.data, state));
+            } else {
+                // SAFETY: both have the state's type, the verifier checks it, and are in memories of their own.
+                unsafe { self.address(state).copy_from_nonoverlapping(from, ty.bytes()) };
             }
+        }
+        for (bytes, state) in apart {
+            // SAFETY: they have the state's type.
+            unsafe { self.address(state).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self) -> Result<(), DeviceError> {
+        for (state, _) in &self.program.states {
+            let (at, ty) = self.buffer(state.buffer);
+            // SAFETY: a buffer of this device, which runs one command at a time.
+            unsafe { at.write_bytes(0, ty.bytes()) };
         }
         Ok(())
     }

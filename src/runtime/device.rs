@@ -114,6 +114,13 @@ pub(super) trait Device: Send {
     /// Runs the commands of a call. Inputs are in their buffers.
     fn step(&mut self, links: &Links) -> Result<(), DeviceError>;
 
+    /// Gives the states of a call their next values, once its outputs were taken. All leave before any enters, since the
+    /// next value of one may be another as it was.
+    fn advance(&mut self) -> Result<(), DeviceError>;
+
+    /// Makes all states zero.
+    fn forget(&mut self) -> Result<(), DeviceError>;
+
     /// Waits until the device has done all that it was told.
     fn settle(&mut self) -> Result<(), DeviceError>;
 

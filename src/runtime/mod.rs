@@ -137,6 +137,7 @@ impl Variant {
         }
         for d in &mut devices {
             d.prepare(&links)?;
+            d.forget()?;
         }
         Ok(Variant { devices, drivers: engines.drivers().to_vec(), links, inputs, outputs, state: State::Sound })
     }
@@ -168,9 +169,16 @@ impl Variant {
             // None may still send to one that is reset.
             self.devices.iter_mut().try_for_each(|d| d.settle())?;
             self.devices.iter_mut().try_for_each(|d| d.reset())?;
+            // What the call has left of them is not known.
+            self.forget()?;
             self.state = State::Sound;
         }
         Ok(())
+    }
+
+    /// Makes all states zero.
+    pub(crate) fn forget(&mut self) -> Result<(), DeviceError> {
+        self.devices.iter_mut().try_for_each(|d| d.forget())
     }
 
     /// Says that a call on the same devices has failed, even one of another variant: stopping devices spoils what all
@@ -314,7 +322,8 @@ fn serve(
         let Some(device) = &mut half[call.variant] else { return Ok(()) };
         copy_in(&mut ***device, index, ins, inputs, &call.rows)?;
         device.step(links)?;
-        copy_out(&mut ***device, index, outs, outputs, &call.rows)
+        copy_out(&mut ***device, index, outs, outputs, &call.rows)?;
+        device.advance()
     };
     let done = calls.iter().try_for_each(&mut call);
     // The other device may still be sent something: nobody frees memory before that is done. After a failure the alarm

@@ -51,7 +51,6 @@ impl Walk {
         fields.irrelevant(&["unroll", "input_dim", "input_length"]);
         fields.neutral("time_major", &[Json::Bool(false)])?;
         fields.neutral("num_constants", &[Json::Int(0)])?;
-        fields.neutral("stateful", &[Json::Bool(false)])?;
         Ok(Walk {
             backwards: fields.bool_or("go_backwards", false)?,
             sequences: fields.bool_or("return_sequences", false)?,

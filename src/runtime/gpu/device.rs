@@ -8,7 +8,7 @@ use crate::runtime::device::{Device, DeviceError, LoadError};
 use crate::runtime::links::Links;
 use intwain_codegen::schedule::gpu::FLAG_BYTES;
 use intwain_passes::listing::Stream;
-use intwain_passes::program::{BufferId, DeviceProgram};
+use intwain_passes::program::{Binding, BufferId, DeviceProgram, Home};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -147,16 +147,39 @@ impl Device for GpuDevice {
 
     fn step(&mut self, _: &Links) -> Result<(), DeviceError> {
         let cx = self.context();
+        self.main.step(cx)
+    }
+
+    fn advance(&mut self) -> Result<(), DeviceError> {
         let main = &self.main;
-        main.step(cx)?;
+        let mut apart: Vec<(Vec<u8>, &Binding)> = Vec::new();
+        let failed = |state: &Binding| {
+            let layer = state.name.to_string();
+            move |problem| DeviceError::Gpu { layer, problem }
+        };
         for (state, next) in &main.program.states {
-            if let Some(next) = next {
-                let (from, to) = (main.address(*next), main.address(state.buffer));
-                if from != to {
-                    let copied = self.driver.copy(Stream::Compute, from, to, main.ty(*next).bytes());
-                    copied.map_err(|problem| DeviceError::Gpu { layer: state.name.to_string(), problem })?;
-                }
+            let Some(next) = next else { continue };
+            let (from, bytes) = (main.address(*next), main.ty(*next).bytes());
+            if main.program.buffers[next.0 as usize].home == Home::Persistent {
+                let mut data = vec![0u8; bytes];
+                self.driver.read(from, &mut data).map_err(failed(state))?;
+                apart.push((data, state));
+            } else {
+                let to = main.address(state.buffer);
+                self.driver.copy(Stream::Compute, from, to, bytes).map_err(failed(state))?;
             }
+        }
+        for (data, state) in apart {
+            self.driver.write(main.address(state.buffer), &data).map_err(failed(state))?;
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self) -> Result<(), DeviceError> {
+        let main = &self.main;
+        for (state, _) in &main.program.states {
+            let cleared = self.driver.clear(main.address(state.buffer), main.ty(state.buffer).bytes());
+            cleared.map_err(copying("states"))?;
         }
         Ok(())
     }
