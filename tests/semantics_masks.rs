@@ -582,3 +582,55 @@ fn a_dropout_that_keras_2_always_applies_is_refused() {
         }
     }
 }
+
+#[test]
+fn masks_that_do_not_fit_are_errors_that_name_the_layer() {
+    let refuse = |what: &str, net: &Net, y: &At| match build(&net.model(&[y]), 2) {
+        Ok(_) => panic!("{what} is imported"),
+        Err(errors) => {
+            let said = errors.to_string();
+            assert!(said.contains(&format!("\"{}\"", y.0)), "{what}: {said}");
+        }
+    };
+    for keras in [Keras::Two, Keras::Three] {
+        let mut net = Net::new(keras);
+        let e = net.words("ids", 3);
+        let y = net.layer("Softmax", json!({"axis": -1}), &e);
+        refuse("a mask of lower rank than what a softmax is of", &net, &y);
+        for (class, config) in [
+            ("GlobalAveragePooling1D", json!({})),
+            ("SimpleRNN", adding(json!({}))),
+            (
+                "Bidirectional",
+                json!({"layer": {"class_name": "SimpleRNN", "config": adding(json!({"name": "inner"}))}}),
+            ),
+        ] {
+            for shape in [&[4][..], &[3, 2], &[]] {
+                let mut net = Net::new(keras);
+                let (x, m) = (net.input("x", &[3, 2], "float32"), net.input("m", shape, "bool"));
+                let named = [("mask", net.reference(&m))];
+                let y = net.call(class, config.clone(), &[&x], &named);
+                refuse(&format!("{class} under a mask of {shape:?}"), &net, &y);
+            }
+        }
+        for mask in [json!([[[true, false], [true]]]), json!([[[true, "no"]]]), json!([[[true, false, true, true]]])] {
+            let mask = match keras {
+                Keras::Two => mask,
+                Keras::Three => json!({"class_name": "__numpy__", "config": {"value": mask, "dtype": "bool"}}),
+            };
+            let mut net = Net::new(keras);
+            let x = net.input("x", &[3, 2], "float32");
+            let y = attended(&mut net, one_head(json!({})), &x, &x, &[("attention_mask", mask.clone())]);
+            refuse(&format!("attention under {mask}"), &net, &y);
+        }
+    }
+    let mut net = Net::new(Keras::Three);
+    let x = net.input("x", &[3, 2], "float32");
+    let each = json!({"class_name": "__numpy__", "config": {"value": [1.0, 2.0, 3.0], "dtype": "float32"}});
+    let y = net.layer("Masking", json!({"mask_value": each}), &x);
+    refuse("three mask values for two features", &net, &y);
+    let mut net = Net::new(Keras::Two);
+    let e = net.words("ids", 3);
+    let y = net.layer("GroupNormalization", json!({"groups": 1}), &e);
+    refuse("group normalisation under a mask", &net, &y);
+}

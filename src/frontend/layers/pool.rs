@@ -130,6 +130,9 @@ pub(super) fn global_average_1d(b: &mut Builder, fields: &Fields<'_>, inputs: &I
     let steps = spatial(format, 3)[0];
     let value = cx.for_statistics(x.value)?;
     let ty = cx.g.ty(value).clone();
+    if cx.rank(mask) != 2 {
+        return Err(misfit(format!("a mask of shape {:?} on steps", cx.dims(mask))));
+    }
     let left = cx.g.cast(DType::Bool, mask)?;
     let left = cx.g.broadcast(left, &ty.shape, &[0, steps])?;
     let wide = cx.g.cast(ty.dtype, left)?;
