@@ -17,6 +17,7 @@ mod keras1;
 mod layers;
 mod model;
 mod names;
+mod objects;
 mod optimizer;
 mod random;
 mod source;

@@ -12,6 +12,7 @@ use super::file::{Generation, ModelFile};
 use super::json::Json;
 use super::keras1;
 use super::names::snake_case;
+use super::objects::Objects;
 use super::wiring;
 
 /// Sequential or Functional.
@@ -176,7 +177,7 @@ impl KerasModel {
         };
         let translated = translated.map_err(|problems| ImportErrors { file: file.path.clone(), problems })?;
         let architecture = translated.as_ref().unwrap_or(&file.architecture);
-        let mut reader = Reader { generation: file.generation, problems: Vec::new(), met: Vec::new() };
+        let mut reader = Reader { generation: file.generation, problems: Vec::new(), objects: Objects::default() };
         match reader.outermost(&At::root(architecture)) {
             Ok(model) => Ok((model, reader.problems)),
             Err(error) => {
@@ -191,7 +192,7 @@ impl KerasModel {
         if generation == Generation::Three && at.get("shared_object_id").is_some() {
             return Err(vec![at.unsupported("a wrapped layer that is also elsewhere in the file")]);
         }
-        let mut reader = Reader { generation, problems: Vec::new(), met: Vec::new() };
+        let mut reader = Reader { generation, problems: Vec::new(), objects: Objects::default() };
         match reader.layer(at, outer, 0) {
             Ok(layer) if reader.problems.is_empty() => Ok(layer),
             Ok(_) => Err(reader.problems),
@@ -217,18 +218,7 @@ impl KerasModel {
 pub(super) struct Reader {
     pub(super) generation: Generation,
     pub(super) problems: Vec<ImportError>,
-    met: Vec<Met>,
-}
-
-/// A layer of Keras 3 that was read, by what tells whether another one is the same object.
-struct Met {
-    name: String,
-    /// Its class and configuration without the numbers of objects.
-    is: Json,
-    path: String,
-    /// The path of the layer that it is, its own where it is the first.
-    first: String,
-    id: Option<i64>,
+    objects: Objects,
 }
 
 /// Keys that stand beside `class_name` and `config` and are read elsewhere or say nothing about the computation.
@@ -286,7 +276,8 @@ impl Reader {
         let bare = nameless && matches!(config.json, Json::Object(map) if map.len() == 1 && map.contains_key("name"));
         let module = if bare { Some("keras.src.ops".to_string()) } else { module };
         let custom = custom(&at, class);
-        let same_as = self.same_object(&at, class, &name, outer)?;
+        let nested = self.generation == Generation::Three && class != "InputLayer" && !root;
+        let same_as = if nested { self.objects.same_as(&at, class, &name, outer)? } else { None };
         let body = match class {
             "InputLayer" => LayerBody::Input(input_layer(&config)?),
             "Sequential" => LayerBody::Model(Box::new(self.sequential(&at, &config, &name, &path)?)),
@@ -294,60 +285,6 @@ impl Reader {
             _ => LayerBody::Leaf(config.json.clone()),
         };
         Ok(Layer { name, path, class: class.to_string(), module, custom, same_as, body, at: config.path })
-    }
-
-    /// The earlier layer that this one is. Archives of Keras 3 hold the configuration of a layer in two models twice, from the
-    /// second time on with a number and the first time not always, and its weights once, where it comes first.
-    fn same_object(
-        &mut self,
-        at: &At<'_>,
-        class: &str,
-        name: &str,
-        outer: &str,
-    ) -> Result<Option<String>, ImportError> {
-        // tf.keras numbers every object of a document; an input has nothing to share.
-        if self.generation != Generation::Three || class == "InputLayer" || at.path == JsonPath::root() {
-            return Ok(None);
-        }
-        let id = at.get("shared_object_id").and_then(|id| id.json.as_int());
-        let is = at.get("config").map(|config| unnumbered(config.json)).unwrap_or(Json::Null);
-        let is = Json::Array(vec![Json::String(class.to_string()), is]);
-        let path = join(outer, name);
-        let first = match id {
-            Some(id) => self.first_of(id, name, &is, outer, at)?,
-            None => None,
-        };
-        self.met.push(Met {
-            name: name.to_string(),
-            is,
-            first: first.clone().unwrap_or_else(|| path.clone()),
-            path,
-            id,
-        });
-        Ok(first)
-    }
-
-    /// Where the object of this number stands first; `None` where it does so here.
-    fn first_of(
-        &self,
-        id: i64,
-        name: &str,
-        is: &Json,
-        outer: &str,
-        at: &At<'_>,
-    ) -> Result<Option<String>, ImportError> {
-        if let Some(met) = self.met.iter().find(|met| met.id == Some(id)) {
-            return Ok(Some(met.first.clone()));
-        }
-        let alike: Vec<&Met> = self.met.iter().filter(|m| m.id.is_none() && m.name == name && m.is == *is).collect();
-        // A part of a model that stands here again is that model's.
-        let model = self.met.iter().find(|met| met.path == outer).map(|met| join(&met.first, name));
-        match (alike.as_slice(), model) {
-            (_, Some(path)) if alike.iter().any(|met| met.path == path) => Ok(Some(path)),
-            ([], _) => Ok(None),
-            ([only], _) => Ok(Some(only.first.clone())),
-            _ => Err(at.unsupported("a layer in two models of which several are called and configured alike")),
-        }
     }
 
     fn sequential(&mut self, at: &At<'_>, config: &At<'_>, name: &str, path: &str) -> Result<KerasModel, ImportError> {
@@ -485,19 +422,7 @@ fn custom(at: &At<'_>, class: &str) -> Option<String> {
     (own || class == "__lambda__").then(|| registered.to_string())
 }
 
-/// The same without the numbers of objects.
-fn unnumbered(json: &Json) -> Json {
-    match json {
-        Json::Object(map) => {
-            let kept = map.iter().filter(|(key, _)| *key != "shared_object_id");
-            Json::Object(kept.map(|(key, value)| (key.clone(), unnumbered(value))).collect())
-        }
-        Json::Array(items) => Json::Array(items.iter().map(unnumbered).collect()),
-        Json::Null | Json::Bool(_) | Json::Int(_) | Json::Float(_) | Json::String(_) => json.clone(),
-    }
-}
-
-fn join(outer: &str, name: &str) -> String {
+pub(super) fn join(outer: &str, name: &str) -> String {
     if outer.is_empty() { name.to_string() } else { format!("{outer}/{name}") }
 }
 

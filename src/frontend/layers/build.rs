@@ -307,8 +307,8 @@ impl Builder {
             _ if layer.class == "Model" => "Functional",
             _ => layer.class.as_str(),
         };
-        if let Some(first) = &layer.same_as {
-            let first = *self.owners.get(first).expect("the first of equal layers is declared before the others");
+        // Where the first could not be read, that is a problem already.
+        if let Some(first) = layer.same_as.as_ref().and_then(|path| self.owners.get(path).copied()) {
             if !self.cx.has_part(owner, first) {
                 // It counts where it stands, and has its variables elsewhere.
                 self.cx.part_of(owner, slot, class, &layer.path, trainable);
