@@ -398,18 +398,20 @@ impl Device for CpuDevice {
 
     fn advance(&mut self) -> Result<(), DeviceError> {
         let moves = self.program.states.iter().filter_map(|(state, next)| Some(((*next)?, state.buffer)));
-        let mut apart: Vec<(Vec<u8>, BufferId)> = Vec::new();
-        for (next, state) in moves {
+        let (kept, made): (Vec<_>, Vec<_>) =
+            moves.partition(|(next, _)| self.program.buffers[next.0 as usize].home == Home::Persistent);
+        let leaving = kept.iter().map(|&(next, state)| {
             let (from, ty) = self.buffer(next);
-            if self.program.buffers[next.0 as usize].home == Home::Persistent {
-                // SAFETY: a buffer of this device, which runs one command at a time.
-                apart.push((unsafe { tensor(ty, from) }.data, state));
-            } else {
-                // SAFETY: both have the state's type, the verifier checks it, and are in memories of their own.
-                unsafe { self.address(state).copy_from_nonoverlapping(from, ty.bytes()) };
-            }
+            // SAFETY: a buffer of this device, which runs one command at a time.
+            (unsafe { tensor(ty, from) }.data, state)
+        });
+        let leaving: Vec<(Vec<u8>, BufferId)> = leaving.collect();
+        for (next, state) in made {
+            let (from, ty) = self.buffer(next);
+            // SAFETY: both have the state's type, the verifier checks it, and are in memories of their own.
+            unsafe { self.address(state).copy_from_nonoverlapping(from, ty.bytes()) };
         }
-        for (bytes, state) in apart {
+        for (bytes, state) in leaving {
             // SAFETY: they have the state's type.
             unsafe { self.address(state).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         }

@@ -5,7 +5,7 @@ use crate::driver;
 use crate::runtime::{DeviceError, HostOptions};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::scalar::{Binary, Reduce};
-use intwain_ir::{DType, Graph, Rows, Tensor, Trainable, Type, interp, ops};
+use intwain_ir::{DType, Graph, ParamKind, Rows, Tensor, Trainable, Type, interp, ops};
 use intwain_passes::Timings;
 use intwain_passes::hardware::Catalogue;
 use intwain_passes::place::{self, Strategy};
@@ -241,4 +241,63 @@ fn loops_over_weights_run_after_what_they_read_is_made() {
     let y = g.matmul(x, last).unwrap();
     g.output("y", y);
     check_alone(&g, 1);
+}
+
+/// Two states that change places, and one that adds up what is in the first: next values and outputs that are states as
+/// they were.
+fn changing_places(rows: usize) -> Graph {
+    let ty = Type::new(DType::F32, [rows, 2]);
+    let mut g = Graph::new("states");
+    let x = g.input("x", ty.clone(), Rows::Batched);
+    let mut state = |name: &str| g.param(name, ty.clone(), ParamKind::State { next: None });
+    let [a, b, c] = ["a", "b", "c"].map(&mut state);
+    let sum = g.add(c, a).unwrap();
+    let a_next = g.add(b, x).unwrap();
+    for (param, next) in g.params[1..].iter_mut().zip([a_next, a, sum]) {
+        param.kind = ParamKind::State { next: Some(next) };
+    }
+    g.output("a", a);
+    g.output("b", b);
+    g.output("sum", sum);
+    g
+}
+
+#[test]
+fn states_take_their_next_values_all_at_once() {
+    let (rows, hardware) = (3, Catalogue::built_in().get("cpu").unwrap());
+    let cpu = |n| Devices::new(DeviceKind::Cpu, 0..n).unwrap();
+    let ptx = |n| Devices::new(DeviceKind::Ptx, 0..n).unwrap();
+    for (devices, strategy) in
+        [(cpu(1), Strategy::One), (cpu(2), Strategy::Data), (ptx(1), Strategy::One), (ptx(2), Strategy::Data)]
+    {
+        let whole = changing_places(rows);
+        let mut timings = Timings::default();
+        let graph = driver::prepare(whole.clone(), &mut timings, &mut |_, _| {}).unwrap();
+        let ask = place::Options { strategy: Some(strategy), ..place::Options::default() };
+        let plan = driver::plan(&graph, &hardware, ask, &mut timings).unwrap();
+        let target = crate::kernels::target_of(devices.kind(), Precision::F32);
+        let compiled = driver::lower(graph, plan, &*target, &mut timings, &mut |_, _| {}).unwrap();
+        let engines = Engines::open(&devices, Precision::F32, HostOptions::default()).unwrap();
+        let none = |_: usize| -> Result<Tensor, Failed> { unreachable!("there are no weights") };
+        let mut variant = Variant::new::<Failed>(compiled.loadable(), &engines, none).unwrap();
+        let x = numbers(&Type::new(DType::F32, [4 * rows, 2]), 1);
+        let ty = Type::new(DType::F32, [4 * rows, 2]);
+        let mut out = vec![Tensor::zeros(ty); 3];
+        let calls: Vec<Call> = (0..4).map(|i| Call { variant: 0, rows: Some(i * rows..(i + 1) * rows) }).collect();
+        for _ in 0..2 {
+            run(&mut [&mut variant], &calls, &[&x], &mut out).unwrap();
+            let (x, found) = (x.to_f64(), [out[0].to_f64(), out[1].to_f64(), out[2].to_f64()]);
+            for element in 0..2 * rows {
+                let (mut a, mut b, mut c) = (0.0, 0.0, 0.0);
+                for call in 0..4 {
+                    let at = call * 2 * rows + element;
+                    assert_eq!([found[0][at], found[1][at]], [a, b], "{strategy} {:?}", devices.kind());
+                    c += a;
+                    assert_eq!(found[2][at], c);
+                    (a, b) = (b + x[at], a);
+                }
+            }
+            variant.forget().unwrap();
+        }
+    }
 }

@@ -152,24 +152,24 @@ impl Device for GpuDevice {
 
     fn advance(&mut self) -> Result<(), DeviceError> {
         let main = &self.main;
-        let mut apart: Vec<(Vec<u8>, &Binding)> = Vec::new();
         let failed = |state: &Binding| {
             let layer = state.name.to_string();
             move |problem| DeviceError::Gpu { layer, problem }
         };
-        for (state, next) in &main.program.states {
-            let Some(next) = next else { continue };
-            let (from, bytes) = (main.address(*next), main.ty(*next).bytes());
-            if main.program.buffers[next.0 as usize].home == Home::Persistent {
-                let mut data = vec![0u8; bytes];
-                self.driver.read(from, &mut data).map_err(failed(state))?;
-                apart.push((data, state));
-            } else {
-                let to = main.address(state.buffer);
-                self.driver.copy(Stream::Compute, from, to, bytes).map_err(failed(state))?;
-            }
+        let moves = main.program.states.iter().filter_map(|(state, next)| Some((state, (*next)?)));
+        let (kept, made): (Vec<_>, Vec<_>) =
+            moves.partition(|(_, next)| main.program.buffers[next.0 as usize].home == Home::Persistent);
+        let mut leaving = Vec::new();
+        for &(state, next) in &kept {
+            let mut data = vec![0u8; main.ty(next).bytes()];
+            self.driver.read(main.address(next), &mut data).map_err(failed(state))?;
+            leaving.push((state, data));
         }
-        for (data, state) in apart {
+        for (state, next) in made {
+            let (from, to) = (main.address(next), main.address(state.buffer));
+            self.driver.copy(Stream::Compute, from, to, main.ty(next).bytes()).map_err(failed(state))?;
+        }
+        for (state, data) in leaving {
             self.driver.write(main.address(state.buffer), &data).map_err(failed(state))?;
         }
         Ok(())
