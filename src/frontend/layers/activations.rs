@@ -172,9 +172,51 @@ impl Activation {
         })
     }
 
+    /// Whether it is made of several operations that round.
+    fn is_composed(&self) -> bool {
+        match self {
+            Activation::Linear
+            | Activation::Relu { .. }
+            | Activation::LeakyRelu { .. }
+            | Activation::Sigmoid
+            | Activation::Tanh
+            | Activation::Exponential
+            | Activation::Softmax
+            | Activation::LogSoftmax
+            | Activation::HardTanh
+            | Activation::HardShrink => false,
+            Activation::Elu { .. }
+            | Activation::Celu { .. }
+            | Activation::Selu
+            | Activation::Gelu
+            | Activation::GeluTanh
+            | Activation::HardSigmoid { .. }
+            | Activation::Softplus
+            | Activation::Softsign
+            | Activation::Silu
+            | Activation::HardSilu
+            | Activation::Mish
+            | Activation::LogSigmoid
+            | Activation::TanhShrink
+            | Activation::SoftShrink
+            | Activation::Squareplus
+            | Activation::SparsePlus
+            | Activation::SparseSigmoid
+            | Activation::Sparsemax
+            | Activation::Glu => true,
+        }
+    }
+
     /// Appends the function.
     pub(super) fn apply(&self, cx: &mut Cx, x: Value) -> Out<Value> {
         let x = if cx.g.ty(x).dtype.is_float() { x } else { cx.floating(x)? };
+        let dtype = cx.g.ty(x).dtype;
+        if dtype != dtype.accumulator() && self.is_composed() {
+            // Several operations are rounded once.
+            let wide = cx.for_statistics(x)?;
+            let y = self.apply(cx, wide)?;
+            return Ok(cx.g.cast(dtype, y)?);
+        }
         let ty = cx.g.ty(x).clone();
         let g = &mut cx.g;
         let mut num = |v: f64| g.full(ty.dtype, v, &ty.shape);

@@ -3,32 +3,28 @@
 use super::Emit;
 use crate::scalar::Compare;
 
-const SIGN: i32 = i32::MIN;
 /// Makes a NaN quiet, in f32.
 const QUIET: i32 = 0x0040_0000;
 
 /// The nearest f16 to an f32, ties to even.
 pub fn round_f16<E: Emit>(e: &mut E, x: E::V) -> E::V {
-    let (bits, a) = (e.bits(x), e.abs(x));
+    let a = e.abs(x);
     let magnitude = e.bits(a);
-    let normal = nearest(e, magnitude, 13);
-    let normal = e.float(normal);
-    // Subnormals are multiples of 2⁻²⁴, as f32 from ½ to 1 are.
-    let half = e.f32(0.5);
-    let small = e.add(a, half);
-    let small = e.sub(small, half);
-    let least = e.f32(1.0 / 16384.0);
-    let below = e.compare(Compare::Lt, a, least);
-    let y = e.select(below, small, normal);
-    let (greatest, infinity) = (e.f32(65504.0), e.f32(f32::INFINITY));
-    let above = e.compare(Compare::Gt, y, greatest);
-    let y = e.select(above, infinity, y);
-    let quiet = e.i32(QUIET);
-    let nan = e.ior(magnitude, quiet);
-    let nan = e.float(nan);
-    let unordered = e.compare(Compare::Ne, x, x);
-    let y = e.select(unordered, nan, y);
-    let sign = e.i32(SIGN);
+    let exponent = e.i32(0x7f80_0000);
+    let power = e.iand(magnitude, exponent);
+    let power = e.float(power);
+    // Added to a number of 2¹³ times the power of two below it, x loses the bits that f16 has no room for. Subnormals are
+    // multiples of 2⁻²⁴, as f32 from ½ to 1 are.
+    let (shift, half) = (e.f32(8192.0), e.f32(0.5));
+    let large = e.mul(power, shift);
+    let below = e.compare(Compare::Lt, large, half);
+    let large = e.select(below, half, large);
+    let y = e.add(a, large);
+    let y = e.sub(y, large);
+    let (limit, infinity) = (e.f32(65520.0), e.f32(f32::INFINITY));
+    let beyond = e.compare(Compare::Ge, a, limit);
+    let y = e.select(beyond, infinity, y);
+    let (bits, sign) = (e.bits(x), e.i32(i32::MIN));
     let (sign, y) = (e.iand(bits, sign), e.bits(y));
     let y = e.ior(y, sign);
     e.float(y)
@@ -61,41 +57,30 @@ fn nearest<E: Emit>(e: &mut E, bits: E::V, n: u32) -> E::V {
 
 /// The value of an f16 from its bits.
 pub fn widen_f16<E: Emit>(e: &mut E, bits: E::V) -> E::V {
-    let (low, sign) = (e.i32(0x7fff), e.i32(0x8000));
-    let magnitude = e.iand(bits, low);
-    let magnitude = e.shl(magnitude, 13);
+    let kept = e.i32(0x8fff_e000_u32 as i32);
+    let high = e.shl(bits, 16);
+    let high = e.sar(high, 3);
+    let small = e.iand(high, kept);
     // Exponents are 112 lower, and subnormals become subnormals: all that is missing is a factor.
-    let scale = e.f32(2f32.powi(112));
-    let (small, infinite) = (e.float(magnitude), e.i32(0x7f80_0000));
-    let finite = e.mul(small, scale);
-    let special = e.ior(magnitude, infinite);
+    let (narrow, scale, infinite) = (e.float(small), e.f32(2f32.powi(112)), e.i32(0x7f80_0000));
+    let finite = e.mul(narrow, scale);
+    let special = e.ior(small, infinite);
     let special = e.float(special);
-    let limit = e.f32(2f32.powi(-96));
-    let below = e.compare(Compare::Lt, small, limit);
-    let y = e.select(below, finite, special);
-    let sign = e.iand(bits, sign);
-    let (sign, y) = (e.shl(sign, 16), e.bits(y));
-    let y = e.ior(y, sign);
-    e.float(y)
+    let (magnitude, limit) = (e.abs(narrow), e.f32(2f32.powi(-96)));
+    let below = e.compare(Compare::Lt, magnitude, limit);
+    e.select(below, finite, special)
 }
 
 /// The bits of an f16's value.
 pub fn narrow_f16<E: Emit>(e: &mut E, x: E::V) -> E::V {
-    let (bits, a) = (e.bits(x), e.abs(x));
     let scale = e.f32(2f32.powi(-112));
-    let finite = e.mul(a, scale);
-    let finite = e.bits(finite);
-    let magnitude = e.bits(a);
-    let (greatest, low) = (e.f32(65504.0), e.i32(0x0fff_ffff));
-    // Infinity and NaN keep their fraction; the exponent of f32 is cut to that of f16.
-    let special = e.iand(magnitude, low);
-    let within = e.compare(Compare::Le, a, greatest);
-    let (finite, special) = (e.float(finite), e.float(special));
-    let y = e.select(within, finite, special);
-    let y = e.bits(y);
-    let y = e.shr(y, 13);
-    let sign = e.i32(SIGN);
-    let sign = e.iand(bits, sign);
-    let sign = e.shr(sign, 16);
-    e.ior(y, sign)
+    let y = e.mul(x, scale);
+    let bits = e.bits(y);
+    // Infinity and NaN have the exponent of f32, of which as many bits are left as f16 has.
+    let (magnitude, sign) = (e.i32(0x7fff), e.i32(0x8000));
+    let low = e.shr(bits, 13);
+    let low = e.iand(low, magnitude);
+    let high = e.shr(bits, 16);
+    let high = e.iand(high, sign);
+    e.ior(low, high)
 }
