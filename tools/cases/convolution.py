@@ -5,8 +5,6 @@ def model(keras, shape, *layers, **kw):
     return keras.Sequential([keras.Input(shape, **kw), *layers])
 
 
-FIRST = {"data_format": "channels_first"}
-
 CASES = {
     "Conv1D_causal": lambda L, keras: model(keras, (9, 3), L.Conv1D(4, 3, padding="causal")),
     "Conv1D_causal_dilated": lambda L, keras: model(keras, (9, 3), L.Conv1D(4, 3, padding="causal", dilation_rate=2)),
@@ -36,7 +34,7 @@ CASES = {
     "DepthwiseConv2D_multiplier": lambda L, keras: model(
         keras, (6, 7, 3), L.DepthwiseConv2D((3, 2), depth_multiplier=3, use_bias=False)
     ),
-    "SeparableConv1D_causal": lambda L, keras: model(keras, (9, 3), L.SeparableConv1D(4, 3, padding="causal", depth_multiplier=2)),
+    "SeparableConv1D_multiplier": lambda L, keras: model(keras, (9, 3), L.SeparableConv1D(4, 3, depth_multiplier=2)),
     "SeparableConv2D_strided": lambda L, keras: model(
         keras, (7, 8, 3), L.SeparableConv2D(4, 3, strides=2, padding="same", depth_multiplier=2, activation="relu")
     ),
@@ -56,19 +54,4 @@ LEGACY_CASES = {
     "DepthwiseConv1D_strided": lambda L, keras: model(keras, (9, 3), L.DepthwiseConv1D(3, strides=2, padding="same")),
     "SeparableConv1D_causal": lambda L, keras: model(keras, (9, 3), L.SeparableConv1D(4, 3, padding="causal")),
     "SeparableConv2D_dilated": lambda L, keras: model(keras, (7, 8, 3), L.SeparableConv2D(4, 3, dilation_rate=2)),
-    "LocallyConnected1D_one": lambda L, keras: model(keras, (9, 3), L.LocallyConnected1D(4, 3, strides=2, activation="tanh")),
-    "LocallyConnected1D_two": lambda L, keras: model(keras, (9, 3), L.LocallyConnected1D(4, 3, implementation=2)),
-    "LocallyConnected1D_same": lambda L, keras: model(
-        keras, (9, 3), L.LocallyConnected1D(4, 3, padding="same", implementation=2)
-    ),
-    "LocallyConnected1D_three": lambda L, keras: model(keras, (9, 3), L.LocallyConnected1D(4, 3, implementation=3)),
-    "LocallyConnected1D_first": lambda L, keras: model(keras, (3, 9), L.LocallyConnected1D(4, 3, **FIRST)),
-    "LocallyConnected2D_one": lambda L, keras: model(keras, (6, 7, 3), L.LocallyConnected2D(4, (3, 2), strides=(1, 2))),
-    "LocallyConnected2D_two": lambda L, keras: model(
-        keras, (6, 7, 3), L.LocallyConnected2D(4, (3, 2), strides=2, padding="same", implementation=2, use_bias=False)
-    ),
-    "LocallyConnected2D_three": lambda L, keras: model(
-        keras, (6, 7, 3), L.LocallyConnected2D(4, (3, 2), padding="same", implementation=3)
-    ),
-    "LocallyConnected2D_first": lambda L, keras: model(keras, (3, 6, 7), L.LocallyConnected2D(4, 3, **FIRST)),
 }

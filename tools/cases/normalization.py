@@ -17,7 +17,7 @@ CASES = {
     "GroupNormalization_rank2": lambda L, keras: model(keras, (6,), L.GroupNormalization(groups=2)),
     "GroupNormalization_plain": lambda L, keras: model(keras, (4, 6), L.GroupNormalization(groups=2, center=False, scale=False)),
     "RMSNormalization_last": lambda L, keras: model(keras, (4, 6), L.RMSNormalization()),
-    "RMSNormalization_first": lambda L, keras: model(keras, (4, 6), L.RMSNormalization(axis=1)),
+    "RMSNormalization_two_axes": lambda L, keras: model(keras, (4, 6), L.RMSNormalization(axis=[1, 2])),
     "UnitNormalization_two_axes": lambda L, keras: model(keras, (4, 6), L.UnitNormalization(axis=(1, 2))),
     "UnitNormalization_first": lambda L, keras: model(keras, (4, 6), L.UnitNormalization(axis=1)),
 }

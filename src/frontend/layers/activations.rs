@@ -1,7 +1,8 @@
 //! Activation functions, as layers and as the `activation` of other layers.
 
+use intwain_ir::ops::Iota;
 use intwain_ir::scalar::{Binary, Compare, Reduce, Unary};
-use intwain_ir::{Trainable, Value};
+use intwain_ir::{DType, Shape, Trainable, Value};
 
 use super::build::Builder;
 use super::cx::{Cx, Out, T, misfit};
@@ -348,30 +349,37 @@ impl Activation {
     }
 }
 
-/// The nearest point of the simplex along the last dimension: max(x − τ, 0), where τ is such that the result sums to 1. An element
-/// is in the support where 1 + k·x is above the sum of the k elements that are not below it.
+/// Sparsemax as every back end of Keras computes it: max(x − τ, 0), where τ·k + 1 is the sum of the running sums of the k greatest
+/// elements that are in the support, not their sum. An element is in the support where 1 + k·x is above the sum of the k elements
+/// from the greatest to it.
 fn sparsemax(cx: &mut Cx, x: Value) -> Out<Value> {
     let dim = last(cx, x)?;
     let ty = cx.g.ty(x).clone();
-    let wide = intwain_ir::Shape::from(ty.shape.iter().copied().chain([ty.shape[dim]]).collect::<Vec<_>>());
+    let wide = Shape::from(ty.shape.iter().copied().chain([ty.shape[dim]]).collect::<Vec<_>>());
     let own: Vec<usize> = (0..=dim).collect();
     let others: Vec<usize> = (0..dim).chain([dim + 1]).collect();
     let (each, other) = (cx.g.broadcast(x, &wide, &own)?, cx.g.broadcast(x, &wide, &others)?);
+    let place = |cx: &mut Cx, dim| cx.g.push(Iota { dtype: DType::I32, shape: wide.clone(), dim, start: 0 }, &[]);
+    let (here, there) = (place(cx, dim)?, place(cx, dim + 1)?);
+    // Of equal elements the first counts as the greater one.
+    let (above, equal) = (cx.g.compare(Compare::Gt, other, each)?, cx.g.compare(Compare::Eq, other, each)?);
+    let before = cx.g.compare(Compare::Le, there, here)?;
+    let tied = cx.g.binary(Binary::And, equal, before)?;
+    let counted = cx.g.binary(Binary::Or, above, tied)?;
     let (zero, one) = (cx.g.full(ty.dtype, 0.0, &wide)?, cx.g.full(ty.dtype, 1.0, &wide)?);
-    let counted = cx.g.compare(Compare::Ge, other, each)?;
     let (kept, ones) = (cx.g.select(counted, other, zero)?, cx.g.select(counted, one, zero)?);
     let (sum, count) = (cx.g.reduce(Reduce::Sum, kept, &[dim + 1])?, cx.g.reduce(Reduce::Sum, ones, &[dim + 1])?);
     let (zero, one) = (cx.g.full(ty.dtype, 0.0, &ty.shape)?, cx.g.full(ty.dtype, 1.0, &ty.shape)?);
     let reach = cx.g.mul(count, x)?;
     let reach = cx.g.add(reach, one)?;
     let support = cx.g.compare(Compare::Gt, reach, sum)?;
-    let (kept, ones) = (cx.g.select(support, x, zero)?, cx.g.select(support, one, zero)?);
+    let (kept, ones) = (cx.g.select(support, sum, zero)?, cx.g.select(support, one, zero)?);
     let (sum, count) = (cx.g.reduce_keep(Reduce::Sum, kept, &[dim])?, cx.g.reduce_keep(Reduce::Sum, ones, &[dim])?);
     let single = cx.g.full(ty.dtype, 1.0, &cx.g.shape(sum).clone())?;
     let rest = cx.g.sub(sum, single)?;
     let tau = cx.g.div(rest, count)?;
     let above = cx.g.binary_broadcast(Binary::Sub, x, tau)?;
-    Ok(cx.g.select(support, above, zero)?)
+    Ok(cx.g.binary(Binary::Max, above, zero)?)
 }
 
 fn last(cx: &Cx, x: Value) -> Out<usize> {

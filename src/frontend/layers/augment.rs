@@ -15,7 +15,7 @@ use crate::frontend::model::KerasModel;
 use crate::frontend::weights::Slot;
 
 /// What says how images are altered in training.
-const TRAINING: [&str; 34] = [
+const TRAINING: [&str; 35] = [
     "addition_factor",
     "all_ops",
     "alpha",
@@ -39,6 +39,7 @@ const TRAINING: [&str; 34] = [
     "num_chains",
     "num_ops",
     "rate",
+    "rng_type",
     "saturation_factor",
     "scale",
     "seed",
@@ -85,7 +86,7 @@ pub(super) fn random_crop(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs)
     if b.cx.generation == Generation::Three {
         return same(b, fields, inputs);
     }
-    fields.irrelevant(&["seed"]);
+    fields.irrelevant(&["seed", "rng_type"]);
     let x = images(inputs)?;
     let x = b.cx.floating(x)?;
     Ok(vec![smart_resized(&mut b.cx, x, Format::Last, height, width)?.into()])

@@ -142,6 +142,11 @@ const CLASSES: &[Entry] = &[
     layer("CategoryEncoding", preprocessing::category_encoding),
     layer("CenterCrop", image::center_crop),
     layer("Concatenate", merge::concatenate).masks(Masks::Concatenate),
+    refused(
+        "ContrastLimitedAdaptiveHistogramEqualization",
+        "it equalises histograms of the image at every call",
+        BEFORE,
+    ),
     layer("Conv1D", conv::conv_1d).or(&["Convolution1D"]),
     layer("Conv1DTranspose", conv::transpose_1d).or(&["Convolution1DTranspose"]),
     layer("Conv2D", conv::conv_2d).or(&["Convolution2D"]),
