@@ -221,3 +221,39 @@ fn weights_are_taken_by_the_names_of_layers_on_request() {
     assert_eq!(result.status.code(), Some(1));
     assert!(said(&result.stderr).contains("`first/kernel` has the shape [4, 5]"), "{}", said(&result.stderr));
 }
+
+/// The same file under the classes that wrote it.
+#[test]
+fn cudnn_layers_compute_what_layers_without_cudnn_do() {
+    let mut model: serde_json::Value = serde_json::from_slice(&std::fs::read(fixture("cudnn.json")).unwrap()).unwrap();
+    fn rename(layer: &mut serde_json::Value) {
+        let class = layer["class_name"].as_str().unwrap().to_string();
+        let config = layer["config"].as_object_mut().unwrap();
+        match &*class {
+            "LSTM" | "GRU" => {
+                for key in [
+                    "activation",
+                    "recurrent_activation",
+                    "use_bias",
+                    "dropout",
+                    "recurrent_dropout",
+                    "implementation",
+                    "unroll",
+                    "reset_after",
+                ] {
+                    config.remove(key);
+                }
+                layer["class_name"] = format!("CuDNN{class}").into();
+            }
+            "Bidirectional" => rename(&mut config["layer"]),
+            _ => {}
+        }
+    }
+    model["config"]["layers"].as_array_mut().unwrap().iter_mut().for_each(rename);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.json");
+    std::fs::write(&path, model.to_string()).unwrap();
+    assert!(model.to_string().matches("CuDNN").count() >= 3);
+    let want = read_npz(&fixture("cudnn.npz")).into_iter().find(|a| a.name == "three").unwrap();
+    assert_close("cudnn.h5", &run(&path, Some(&fixture("cudnn.h5")), "cudnn.npz"), &want);
+}

@@ -124,20 +124,27 @@ impl Array {
 
     /// Every element as `f64`. `i64` above 2⁵³ rounds.
     pub fn to_f64(&self) -> Vec<f64> {
-        fn each<T: bytemuck::Pod>(array: &Array, f: impl Fn(T) -> f64) -> Vec<f64> {
-            bytemuck::cast_slice(array.bytes()).iter().map(|&v| f(v)).collect()
+        let mut values = Vec::with_capacity(self.len());
+        self.each_f64(|v| values.push(v));
+        values
+    }
+
+    fn each_f64(&self, mut to: impl FnMut(f64)) {
+        fn each<T: bytemuck::Pod>(array: &Array, f: impl Fn(T) -> f64, to: &mut impl FnMut(f64)) {
+            bytemuck::cast_slice(array.bytes()).iter().for_each(|&v| to(f(v)));
         }
+        let to = &mut to;
         match self.dtype {
-            DType::Bool | DType::U8 => each(self, |v: u8| v.into()),
-            DType::I8 => each(self, |v: i8| v.into()),
-            DType::I16 => each(self, |v: i16| v.into()),
-            DType::I32 => each(self, |v: i32| v.into()),
-            DType::I64 => each(self, |v: i64| v as f64),
-            DType::U32 => each(self, |v: u32| v.into()),
-            DType::F16 => each(self, |v: half::f16| v.to_f64()),
-            DType::BF16 => each(self, |v: half::bf16| v.to_f64()),
-            DType::F32 => each(self, |v: f32| v.into()),
-            DType::F64 => each(self, |v: f64| v),
+            DType::Bool | DType::U8 => each(self, |v: u8| v.into(), to),
+            DType::I8 => each(self, |v: i8| v.into(), to),
+            DType::I16 => each(self, |v: i16| v.into(), to),
+            DType::I32 => each(self, |v: i32| v.into(), to),
+            DType::I64 => each(self, |v: i64| v as f64, to),
+            DType::U32 => each(self, |v: u32| v.into(), to),
+            DType::F16 => each(self, |v: half::f16| v.to_f64(), to),
+            DType::BF16 => each(self, |v: half::bf16| v.to_f64(), to),
+            DType::F32 => each(self, |v: f32| v.into(), to),
+            DType::F64 => each(self, |v: f64| v, to),
         }
     }
 
@@ -154,9 +161,7 @@ impl Array {
                 out.extend_from_slice(&v.to_le_bytes()[..dtype.size()]);
             }
         } else {
-            for v in self.to_f64() {
-                push_f64(&mut out, dtype, v);
-            }
+            self.each_f64(|v| push_f64(&mut out, dtype, v));
         }
         Array { dtype, shape: self.shape.clone(), data: Buffer::from_bytes(&out) }
     }

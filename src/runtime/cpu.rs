@@ -58,7 +58,7 @@ pub(super) struct CpuDevice {
     prepare: Vec<Ready>,
     step: Vec<Ready>,
     packs: Vec<Pack>,
-    /// A weight that is read in order to be packed.
+    /// Room for a weight that is read in order to be packed.
     staging: Option<Region>,
     /// The bodies of the loops, in the order of the commands.
     bodies: Vec<CpuDevice>,
@@ -333,16 +333,21 @@ impl Device for CpuDevice {
             Some(plain) => Ok(Destination::Memory(plain.region.at(0))),
             None if packed => Ok(Destination::Ready),
             None => {
-                let room = Region::new(self.ty(id).bytes())?;
+                let bytes = self.ty(id).bytes();
+                // The old room goes before there is a larger one.
+                self.staging = self.staging.take().filter(|room| room.len() >= bytes);
+                let room = match self.staging.take() {
+                    Some(room) => room,
+                    None => Region::new(bytes)?,
+                };
                 Ok(Destination::Memory(self.staging.insert(room).at(0)))
             }
         }
     }
 
     fn loaded(&mut self, id: BufferId) {
-        let staging = self.staging.take();
         let Some(weight) = self.weights.iter().find(|w| w.buffer == id) else { return };
-        if let Some(from) = weight.plain.as_ref().map(|p| &p.region).or(staging.as_ref()) {
+        if let Some(from) = weight.plain.as_ref().map(|p| &p.region).or(self.staging.as_ref()) {
             self.pack(weight, from.at(0));
         }
         weight.plain.iter().for_each(|p| p.fill());
@@ -371,6 +376,7 @@ impl Device for CpuDevice {
     }
 
     fn prepare(&mut self, links: &Links) -> Result<(), DeviceError> {
+        self.staging = None;
         let mut next_loop = 0;
         let loops = |c: &Command| usize::from(matches!(c.action, Action::Loop(_)));
         for i in 0..self.program.prepare.len() {

@@ -384,8 +384,9 @@ fn read_whole<E>(weights: &mut impl WeightReader<E>, param: usize, port: &Port) 
     Ok(whole)
 }
 
-/// Bytes of a weight that are in memory beside the parts of it, while those are read.
-const BLOCK: usize = 1 << 20;
+/// Bytes of a weight that are in memory beside the parts of it, while those are read: little enough for the allocator to
+/// keep and give again.
+const BLOCK: usize = 1 << 18;
 
 /// Reads device `index`'s part of a weight.
 ///
