@@ -232,7 +232,30 @@ impl Builder {
         }
         let (vars, values) = self.cx.tree();
         let results = std::mem::take(&mut self.results);
-        Ok(Imported { graph: in_order(&self.cx, &values)?, vars, results })
+        let mut graph = in_order(&self.cx, &values)?;
+        if self.counts_rows() {
+            // How many rows there are goes into the results: they are not computed in pieces.
+            for param in &mut graph.params {
+                if let ParamKind::Input { rows } = &mut param.kind {
+                    *rows = Rows::Whole;
+                }
+            }
+        }
+        Ok(Imported { graph, vars, results })
+    }
+
+    /// Whether an output depends on a tensor that holds extents. Those that only say the shapes of others are gone by now.
+    fn counts_rows(&self) -> bool {
+        let graph = &self.cx.g;
+        let mut seen: BTreeSet<Value> = BTreeSet::new();
+        let mut open: Vec<Value> =
+            if self.cx.extents.is_empty() { Vec::new() } else { graph.outputs.iter().map(|o| o.value).collect() };
+        while let Some(value) = open.pop() {
+            if seen.insert(value) {
+                open.extend(graph.def_node(value).iter().flat_map(|id| graph.nodes[*id].args.iter().copied()));
+            }
+        }
+        self.cx.extents.iter().any(|value| seen.contains(value))
     }
 
     fn input(&mut self, name: &str, spec: &InputSpec, options: &ImportOptions) -> Out<Value> {
@@ -512,7 +535,10 @@ impl Builder {
         owner: OwnerId,
         inputs: &Inputs,
     ) -> Out {
-        self.cx.set_policies(Policies::read(fields)?);
+        // The type in an operation's configuration is an argument of its own.
+        if entry.kind == ClassKind::Layer {
+            self.cx.set_policies(Policies::read(fields)?);
+        }
         let inputs = match entry.kind == ClassKind::Layer && !self.leaves_inputs(entry.class) {
             true => self.autocast(inputs)?,
             false => inputs.clone_items(),

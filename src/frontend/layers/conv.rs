@@ -133,7 +133,14 @@ pub(super) fn add_bias(cx: &mut Cx, x: Value, bias: Value) -> Out<Value> {
     Ok(cx.g.add(x, bias)?)
 }
 
-fn plain(cx: &mut Cx, x: Value, w: Value, windows: &Windows, spatial: &[usize], groups: usize) -> Out<Value> {
+pub(super) fn plain(
+    cx: &mut Cx,
+    x: Value,
+    w: Value,
+    windows: &Windows,
+    spatial: &[usize],
+    groups: usize,
+) -> Out<Value> {
     let op = Conv {
         stride: windows.stride.clone(),
         pads: windows.pads(spatial)?,
@@ -170,7 +177,13 @@ fn conv(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize) -> Out 
 }
 
 /// A depthwise kernel `[k.., C, M]` is a grouped one `[k.., 1, C·M]`: output channel c·M + m.
-fn depthwise_product(cx: &mut Cx, x: Value, kernel: Value, windows: &Windows, spatial: &[usize]) -> Out<Value> {
+pub(super) fn depthwise_product(
+    cx: &mut Cx,
+    x: Value,
+    kernel: Value,
+    windows: &Windows,
+    spatial: &[usize],
+) -> Out<Value> {
     let n = spatial.len();
     let dims = cx.dims(kernel);
     let (channels, multiplier) = (dims[n], dims[n + 1]);
@@ -271,7 +284,13 @@ fn transposed(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize, e
 
 /// Elements added before and after one spread dimension, for `n` elements, a kernel that reaches over `reach`, a stride and
 /// an output padding.
-fn transposed_pads(n: usize, reach: usize, stride: usize, padding: Padding, extra: Option<usize>) -> Out<(i64, i64)> {
+pub(super) fn transposed_pads(
+    n: usize,
+    reach: usize,
+    stride: usize,
+    padding: Padding,
+    extra: Option<usize>,
+) -> Out<(i64, i64)> {
     if extra.is_some_and(|e| e >= stride) {
         let kind = ImportErrorKind::Value {
             found: format!("an output padding of {}", extra.unwrap_or(0)),

@@ -105,6 +105,8 @@ pub(crate) struct Cx {
     pub(crate) generation: Generation,
     /// The floating type in place of what the file says.
     pub(crate) float: Option<DType>,
+    /// Tensors that hold extents, that of the batch among them.
+    pub(crate) extents: Vec<Value>,
     /// The type that the current layer computes in.
     pub(crate) dtype: DType,
     /// Whether the layers of the current call behave as in training whatever the model is run for.
@@ -155,8 +157,22 @@ impl Cx {
         let dtype = float.unwrap_or(DType::F32);
         let (g, taken_off, training) = (Graph::new(name), BTreeSet::new(), Training::AsRun);
         let (variable, sublayers, owners) = (dtype, None, vec![root]);
-        let (places, kept) = (BTreeMap::new(), Vec::new());
-        Cx { g, generation, float, dtype, variable, sublayers, taken_off, training, owners, places, owner: 0, kept }
+        let (places, kept, extents) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Cx {
+            g,
+            generation,
+            float,
+            extents,
+            dtype,
+            variable,
+            sublayers,
+            taken_off,
+            training,
+            owners,
+            places,
+            owner: 0,
+            kept,
+        }
     }
 
     /// The owner of what is declared now.

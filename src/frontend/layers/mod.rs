@@ -21,7 +21,6 @@ mod image;
 mod inputs;
 mod legacy;
 mod local;
-mod mask_ops;
 mod masks;
 mod merge;
 mod norm;
@@ -271,6 +270,7 @@ const CLASSES: &[Entry] = &[
     layer("SlicingOpLambda", tf::slicing),
     refused("TextVectorization", STRINGS, BEFORE),
     layer("TFOpLambda", tf::call),
+    layer("TensorFlowOpLayer", tf::node),
     refused("TFSMLayer", CODE, EXPAND),
     passing("ThresholdedReLU", activations::thresholded_relu),
     layer("TimeDistributed", wrappers::time_distributed),
@@ -282,63 +282,19 @@ const CLASSES: &[Entry] = &[
     layer("ZeroPadding1D", shape::pad_1d),
     layer("ZeroPadding2D", shape::pad_2d),
     layer("ZeroPadding3D", shape::pad_3d),
-    op("Absolute", ops::absolute),
-    op("Add", ops::add),
-    op("All", mask_ops::all),
-    op("Any", mask_ops::any),
-    op("Cast", ops::cast),
-    op("Concatenate", ops::concatenate),
-    op("ConvertToTensor", mask_ops::convert_to_tensor),
-    op("Divide", ops::divide),
-    op("Equal", ops::equal),
-    op("Exp", ops::exp),
-    op("ExpandDims", ops::expand_dims),
-    op("Gelu", ops::gelu),
-    op("GetItem", ops::get_item),
-    op("Greater", ops::greater),
-    op("GreaterEqual", ops::greater_equal),
-    op("Less", ops::less),
-    op("LessEqual", ops::less_equal),
-    op("Log", ops::log),
-    op("LogicalAnd", ops::logical_and),
-    op("LogicalNot", ops::logical_not),
-    op("LogicalOr", ops::logical_or),
-    op("LogicalXor", ops::logical_xor),
-    op("Matmul", ops::matmul),
-    op("Max", ops::max),
-    op("Maximum", ops::maximum),
-    op("Mean", ops::mean),
-    op("Min", ops::min),
-    op("Minimum", ops::minimum),
-    op("Multiply", ops::multiply),
-    op("Negative", ops::negative),
-    op("NotEqual", ops::not_equal),
-    op("OnesLike", mask_ops::ones_like),
-    op("Power", ops::power),
-    op("Relu", ops::relu),
-    op("Reshape", ops::reshape),
-    op("Rsqrt", ops::rsqrt),
-    op("Sigmoid", ops::sigmoid),
-    op("Softmax", ops::softmax),
-    op("Sqrt", ops::sqrt),
-    op("Square", ops::square),
-    op("Squeeze", ops::squeeze),
-    op("Stack", ops::stack),
-    op("Subtract", ops::subtract),
-    op("Sum", ops::sum),
-    op("Tanh", ops::tanh),
-    op("Transpose", ops::transpose),
-    op("TrueDivide", ops::divide),
-    op("Where", ops::where_),
-    op("ZerosLike", mask_ops::zeros_like),
 ];
+
+/// Layers, then operations.
+fn rows() -> impl Iterator<Item = &'static Entry> {
+    CLASSES.iter().chain(ops::ROWS)
+}
 
 /// The row of a layer's class.
 fn lookup(layer: &Layer) -> Option<&'static Entry> {
     let bare = layer.module.as_deref().is_some_and(|m| m.starts_with("keras.src.ops") || m.starts_with("keras.ops"));
     let kind = if bare { ClassKind::Operation } else { ClassKind::Layer };
     let named = |e: &&Entry| e.class == layer.class || e.aliases.contains(&layer.class.as_str());
-    CLASSES.iter().filter(|e| e.kind == kind).find(named)
+    rows().filter(|e| e.kind == kind).find(named)
 }
 
 /// A class of Keras and what is made of it, for lists.
@@ -356,7 +312,7 @@ pub struct KnownClass {
 
 /// Every class that is known, in the order of the table.
 pub fn known_classes() -> impl Iterator<Item = KnownClass> {
-    CLASSES.iter().map(|e| KnownClass {
+    rows().map(|e| KnownClass {
         class: e.class,
         aliases: e.aliases,
         kind: e.kind,

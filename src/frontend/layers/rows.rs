@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use intwain_ir::ops::Op;
 use intwain_ir::shard::{FactorDim, FactorKind};
 use intwain_ir::{Graph, Node, Param, ParamKind, Rows, ShardingRule, Value};
 
@@ -41,7 +42,7 @@ fn results(graph: &Graph, params: Vec<Place>) -> Vec<Place> {
         } else if args.contains(&Place::Mixed) {
             vec![Place::Mixed; node.results.len()]
         } else {
-            passed(&graph.rule(id), node, &args)
+            passed(graph, &graph.rule(id), node, &args)
         };
         places.extend(node.results.iter().copied().zip(results));
     }
@@ -53,7 +54,7 @@ fn results(graph: &Graph, params: Vec<Place>) -> Vec<Place> {
 }
 
 /// The rows' places behind an operation that passes them on along one factor.
-fn passed(rule: &ShardingRule, node: &Node, args: &[Place]) -> Vec<Place> {
+fn passed(graph: &Graph, rule: &ShardingRule, node: &Node, args: &[Place]) -> Vec<Place> {
     for factor in rule.factors.iter().filter(|f| f.kind == FactorKind::Pass) {
         // How many of the factor's units a row takes, by each operand that has rows.
         let mut per_row = args.iter().zip(&factor.operands).filter_map(|(place, cut)| match (place, cut) {
@@ -67,6 +68,14 @@ fn passed(rule: &ShardingRule, node: &Node, args: &[Place]) -> Vec<Place> {
         if !per_row.all(|other| other == Some(units)) {
             continue;
         }
+        // What does not come from rows must be the same for all of them.
+        let same = node.args.iter().zip(args).zip(&factor.operands).all(|((arg, place), cut)| match (place, cut) {
+            (Place::Nowhere, Some(cut)) => uniform(graph, *arg, cut.dim, &mut BTreeMap::new()),
+            (Place::Nowhere | Place::Along(_) | Place::Mixed, _) => true,
+        });
+        if !same {
+            continue;
+        }
         let place = |cut: &Option<FactorDim>| match cut {
             Some(cut) => Place::Along(FactorDim { dim: cut.dim, unit: cut.unit * units }),
             None => Place::Mixed,
@@ -74,6 +83,45 @@ fn passed(rule: &ShardingRule, node: &Node, args: &[Place]) -> Vec<Place> {
         return factor.results.iter().map(place).collect();
     }
     vec![Place::Mixed; node.results.len()]
+}
+
+/// Whether a value that no row goes into is the same at every position of a dimension. States belong to their rows.
+fn uniform(graph: &Graph, value: Value, dim: usize, known: &mut BTreeMap<(Value, usize), bool>) -> bool {
+    if let Some(same) = known.get(&(value, dim)) {
+        return *same;
+    }
+    let same = uniform_here(graph, value, dim, known);
+    known.insert((value, dim), same);
+    same
+}
+
+fn uniform_here(graph: &Graph, value: Value, dim: usize, known: &mut BTreeMap<(Value, usize), bool>) -> bool {
+    if graph.shape(value).get(dim) == Some(&1) {
+        return true;
+    }
+    let Some(id) = graph.def_node(value) else {
+        return !graph.weights().any(|p| p.value == value);
+    };
+    let node = &graph.nodes[id];
+    let mut same = |arg: Value, dim: usize| uniform(graph, arg, dim, known);
+    match &node.op {
+        Op::Constant(op) => op.elements.len() == 1,
+        Op::Iota(op) => op.dim != dim,
+        Op::Broadcast(op) => match op.dims.iter().position(|d| *d == dim) {
+            None => true,
+            Some(own) => same(node.args[0], own),
+        },
+        Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select(_) | Op::Cast(_) => {
+            node.args.iter().all(|a| same(*a, dim))
+        }
+        Op::Transpose(op) => same(node.args[0], op.perm[dim]),
+        Op::Concat(op) if op.dim != dim => node.args.iter().all(|a| same(*a, dim)),
+        Op::Slice(_) | Op::Reverse(_) => same(node.args[0], dim),
+        Op::Reshape(_) if dim == 0 && graph.shape(node.args[0]).first() == graph.shape(value).first() => {
+            same(node.args[0], 0)
+        }
+        _ => node.args.iter().all(|a| (0..graph.shape(*a).len()).all(|d| same(*a, d))),
+    }
 }
 
 #[cfg(test)]
@@ -102,6 +150,17 @@ mod tests {
         }));
         assert!(!build(|g, x| g.reshape(x, &[8, 3].into()).unwrap()));
         assert!(!build(|g, x| g.reshape(x, &[3, 8].into()).unwrap()));
+        // Rows that are numbered differ.
+        assert!(!build(|g, x| {
+            let op = intwain_ir::ops::Iota { dtype: DType::F32, shape: [4, 6].into(), dim: 0, start: 0 };
+            let numbers = g.push(op, &[]).unwrap();
+            g.add(x, numbers).unwrap()
+        }));
+        assert!(build(|g, x| {
+            let op = intwain_ir::ops::Iota { dtype: DType::F32, shape: [4, 6].into(), dim: 1, start: 0 };
+            let numbers = g.push(op, &[]).unwrap();
+            g.add(x, numbers).unwrap()
+        }));
         assert!(!build(|g, _| g.full(DType::F32, 1.0, &[4, 6].into()).unwrap()));
     }
 }

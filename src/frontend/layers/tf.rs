@@ -3,96 +3,111 @@
 use indexmap::IndexMap;
 
 use super::build::Builder;
-use super::cx::{Out, unsupported};
+use super::cx::{Out, misfit, unsupported};
 use super::inputs::{Inputs, Item};
-use super::{Import, ops};
-use crate::frontend::cursor::Fields;
+use super::ops::{index, tensorflow};
+use crate::frontend::cursor::{At, Fields};
 use crate::frontend::json::Json;
 
-/// The operation behind a TensorFlow symbol, and what its arguments are called here, in TensorFlow's order.
-fn operation(symbol: &str) -> Option<(Import, &'static [(&'static str, &'static str)])> {
-    const PAIR: &[(&str, &str)] = &[("x", "x1"), ("y", "x2")];
-    const ONE: &[(&str, &str)] = &[("x", "x")];
-    const FEATURES: &[(&str, &str)] = &[("features", "x")];
-    const REDUCED: &[(&str, &str)] = &[("input_tensor", "x"), ("axis", "axis"), ("keepdims", "keepdims")];
-    Some(match symbol {
-        "__operators__.add" | "math.add" | "add" => (ops::add, PAIR),
-        "math.subtract" | "subtract" => (ops::subtract, PAIR),
-        "math.multiply" | "multiply" => (ops::multiply, PAIR),
-        "math.truediv" | "math.divide" | "divide" | "truediv" => (ops::divide, PAIR),
-        "math.maximum" | "maximum" => (ops::maximum, PAIR),
-        "math.minimum" | "minimum" => (ops::minimum, PAIR),
-        "math.pow" | "pow" => (ops::power, PAIR),
-        "math.negative" | "negative" => (ops::negative, ONE),
-        "math.abs" | "abs" => (ops::absolute, ONE),
-        "math.exp" | "exp" => (ops::exp, ONE),
-        "math.log" | "log" => (ops::log, ONE),
-        "math.sqrt" | "sqrt" => (ops::sqrt, ONE),
-        "math.rsqrt" | "rsqrt" => (ops::rsqrt, ONE),
-        "math.square" | "square" => (ops::square, ONE),
-        "math.sigmoid" | "nn.sigmoid" | "sigmoid" => (ops::sigmoid, ONE),
-        "math.tanh" | "nn.tanh" | "tanh" => (ops::tanh, ONE),
-        "nn.relu" => (ops::relu, FEATURES),
-        "nn.relu6" => (ops::relu_6, FEATURES),
-        "nn.softmax" => (ops::softmax, &[("logits", "x"), ("axis", "axis")]),
-        "math.reduce_mean" | "reduce_mean" => (ops::mean, REDUCED),
-        "math.reduce_sum" | "reduce_sum" => (ops::sum, REDUCED),
-        "math.reduce_max" | "reduce_max" => (ops::max, REDUCED),
-        "math.reduce_min" | "reduce_min" => (ops::min, REDUCED),
-        "concat" => (ops::concatenate, &[("values", "xs"), ("axis", "axis")]),
-        "stack" => (ops::stack, &[("values", "xs"), ("axis", "axis")]),
-        "expand_dims" => (ops::expand_dims, &[("input", "x"), ("axis", "axis")]),
-        "squeeze" => (ops::squeeze, &[("input", "x"), ("axis", "axis")]),
-        "reshape" => (ops::reshape, &[("tensor", "x"), ("shape", "newshape")]),
-        "transpose" => (ops::transpose, &[("a", "x"), ("perm", "axes")]),
-        "cast" => (ops::cast, &[("x", "x"), ("dtype", "dtype")]),
-        "identity" => (super::core::identity, &[("input", "inputs")]),
-        _ => return None,
-    })
+/// Calls an operation with arguments under its own names. Nothing of the layer's configuration is an argument.
+fn operate(b: &mut Builder, fields: &Fields<'_>, operation: &tensorflow::Operation, given: &Inputs) -> Out {
+    let mut kwargs = IndexMap::new();
+    for (position, (theirs, ours)) in operation.names.iter().enumerate() {
+        // A null among the arguments says more than its absence.
+        let null = given.kwargs.get(*theirs).filter(|item| matches!(item, Item::Const(Json::Null)));
+        if let Some(item) = given.get(position, theirs).or(null) {
+            kwargs.insert((*ours).to_string(), item.clone());
+        }
+    }
+    for (key, value) in operation.fixed {
+        kwargs.entry((*key).to_string()).or_insert(Item::Const(value.json()));
+    }
+    // TensorFlow writes out arguments that have their defaults, such as `conjugate: false`.
+    let off = |item: &Item| matches!(item, Item::Const(Json::Bool(false)));
+    for (name, _) in given.kwargs.iter().filter(|(_, item)| off(item)) {
+        given.named(name);
+    }
+    let renamed = Inputs::new(Vec::new(), kwargs);
+    let nothing = Json::Object(IndexMap::new());
+    let place = fields.at();
+    let empty = At { json: &nothing, path: place.path.clone(), layer: place.layer.clone() };
+    let outputs = (operation.import)(b, &empty.fields()?, &renamed)?;
+    renamed.finish()?;
+    Ok(outputs)
 }
 
 /// `{"function": "math.multiply"}`: the first argument is positional, the others have TensorFlow's names.
 pub(super) fn call(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     let symbol = fields.require("function")?;
     let name = symbol.str()?;
-    let Some((import, names)) = operation(name.strip_prefix("compat.v1.").unwrap_or(name)) else {
-        return Err(symbol.unsupported(format!("the TensorFlow operation {}", symbol.json)).into());
-    };
-    let mut kwargs = IndexMap::new();
-    for (position, (theirs, ours)) in names.iter().enumerate() {
-        if let Some(item) = inputs.get(position, theirs) {
-            kwargs.insert((*ours).to_string(), item.clone());
+    match tensorflow::named(name) {
+        Some(operation) => operate(b, fields, &operation, inputs),
+        None => Err(symbol.unsupported(format!("the TensorFlow operation {}", symbol.json)).into()),
+    }
+}
+
+/// A node of a TensorFlow graph in a layer: `node_def` says what it does, `constants` which operands are not tensors.
+pub(super) fn node(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let definition = fields.require("node_def")?;
+    let constants = fields.opt("constants");
+    let parsed;
+    let json = match definition.json {
+        Json::String(text) => {
+            parsed = Json::parse(text).map_err(|_| definition.unsupported("a node that is not written as JSON"))?;
+            &parsed
         }
+        other => other,
+    };
+    let name = json.get("op").and_then(Json::as_str).ok_or_else(|| definition.expected("a node of a graph"))?;
+    let operands = json.get("input").and_then(Json::as_array).map_or(0, <[Json]>::len);
+    let mut tensors = inputs.get(0, "inputs").map(Item::tensors).unwrap_or_default().into_iter();
+    let mut args = Vec::new();
+    for i in 0..operands {
+        let constant = constants.as_ref().and_then(|at| at.json.get(&i.to_string()));
+        args.push(match constant {
+            Some(json) => Item::Const(json.clone()),
+            None => Item::Tensor(tensors.next().ok_or_else(|| misfit(format!("the node takes {operands} operands")))?),
+        });
     }
-    // TensorFlow writes out arguments that have their defaults, such as `conjugate: false`.
-    let off = |item: &Item| matches!(item, Item::Const(Json::Bool(false)));
-    for (name, _) in inputs.kwargs.iter().filter(|(_, item)| off(item)) {
-        inputs.named(name);
-    }
-    let renamed = Inputs::new(Vec::new(), kwargs);
-    let outputs = import(b, fields, &renamed)?;
-    renamed.finish()?;
-    Ok(outputs)
+    let Some(operation) = tensorflow::node(name) else {
+        return Err(definition.unsupported(format!("the TensorFlow operation \"{name}\"")).into());
+    };
+    let no_attributes = IndexMap::new();
+    let attributes = match json.get("attr") {
+        Some(Json::Object(map)) => map,
+        _ => &no_attributes,
+    };
+    let (args, kwargs) = tensorflow::arguments(name, args, attributes)?;
+    operate(b, fields, &operation, &Inputs::new(args, kwargs))
 }
 
 /// `x[..]`, whose index is a list of numbers and `{"start": …, "stop": …, "step": …}`.
 pub(super) fn slicing(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     fields.irrelevant(&["function"]);
-    let x = inputs.one()?;
-    let part = |json: &Json| match json {
-        Json::Object(map) => {
+    let x = inputs.get(0, "tensor").cloned().ok_or_else(|| misfit("is called without a tensor"))?;
+    let spec = match inputs.get(1, "slice_spec") {
+        Some(Item::Const(Json::Array(items))) => items.iter().map(|json| part(&Item::Const(json.clone()))).collect(),
+        Some(Item::List(items)) => items.iter().map(part).collect(),
+        Some(one) => vec![part(one)],
+        None => return Err(unsupported("indexing by nothing")),
+    };
+    index::get_item(b, fields, &Inputs::new(vec![x, Item::List(spec)], IndexMap::new()))
+}
+
+/// One part of an index.
+fn part(item: &Item) -> Item {
+    match item {
+        Item::Const(Json::Object(map)) if map.get("class_name").and_then(Json::as_str) == Some("__ellipsis__") => {
+            Item::Ellipsis
+        }
+        Item::Const(Json::Object(map)) => {
             let bound = |key: &str| Item::Const(map.get(key).cloned().unwrap_or(Json::Null));
             Item::Slice(Box::new([bound("start"), bound("stop"), bound("step")]))
         }
-        other => Item::Const(other.clone()),
-    };
-    let spec = match inputs.get(1, "slice_spec") {
-        Some(Item::Const(Json::Array(items))) => items.iter().map(part).collect(),
-        Some(Item::Const(json)) => vec![part(json)],
-        Some(Item::List(items)) => {
-            items.iter().map(|item| if let Item::Const(json) = item { part(json) } else { item.clone() }).collect()
+        Item::Dict(map) => {
+            let bound = |key: &str| map.get(key).cloned().unwrap_or(Item::Const(Json::Null));
+            Item::Slice(Box::new([bound("start"), bound("stop"), bound("step")]))
         }
-        _ => return Err(unsupported("indexing by a tensor")),
-    };
-    ops::get_item(b, fields, &Inputs::new(vec![Item::Tensor(x), Item::List(spec)], IndexMap::new()))
+        other => other.clone(),
+    }
 }

@@ -236,9 +236,7 @@ impl Call<'_> {
             Item::Const(json) => Ok(json.clone()),
             Item::Array { value, .. } => Ok(value.clone()),
             Item::Tensor(t) => known(self.cx, t.value).ok_or_else(open),
-            Item::List(items) => {
-                Ok(Json::Array(items.iter().map(|i| self.json(i, key)).collect::<Out<Vec<_>>>()?))
-            }
+            Item::List(items) => Ok(Json::Array(items.iter().map(|i| self.json(i, key)).collect::<Out<Vec<_>>>()?)),
             Item::Dict(_) | Item::Slice(_) | Item::Ellipsis => {
                 Err(unsupported(format!("an argument `{key}` of this form")))
             }
@@ -326,7 +324,9 @@ impl Call<'_> {
     /// Marks arguments that cannot alter results.
     pub(super) fn irrelevant(&mut self, keys: &[&str]) {
         self.fields.irrelevant(keys);
-        keys.iter().for_each(|key| drop(self.inputs.named(key)));
+        for key in keys {
+            self.inputs.named(key);
+        }
     }
 
     /// Refuses an argument that would alter results.

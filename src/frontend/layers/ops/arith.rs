@@ -393,8 +393,7 @@ fn erfinv_of(c: &mut Call<'_>, x: Value) -> Out<Value> {
 pub(super) fn close(c: &mut Call<'_>) -> Out<Value> {
     let (x, y) = c.float_pair()?;
     let (x, y) = c.cx.g.broadcast_pair(x, y)?;
-    let relative = c.number("rtol")?.unwrap_or(1e-5);
-    let absolute = c.number("atol")?.unwrap_or(1e-8);
+    let (relative, absolute) = (tolerance(c, 2, "rtol", 1e-5)?, tolerance(c, 3, "atol", 1e-8)?);
     let equal_nan = c.flag("equal_nan")?;
     let size = c.cx.g.unary(Unary::Abs, y)?;
     let allowed = scaled(c, size, relative)?;
@@ -414,6 +413,14 @@ pub(super) fn close(c: &mut Call<'_>) -> Out<Value> {
     let (nan_x, nan_y) = (c.cx.g.unary(Unary::IsNan, x)?, c.cx.g.unary(Unary::IsNan, y)?);
     let both = c.cx.g.binary(Binary::And, nan_x, nan_y)?;
     Ok(c.cx.g.binary(Binary::Or, near, both)?)
+}
+
+/// A tolerance, which one operation takes as an argument of the call and another in its configuration.
+fn tolerance(c: &mut Call<'_>, position: usize, key: &str, default: f64) -> Out<f64> {
+    match c.constant_at(position, key)? {
+        Some(json) => super::args::number(&json).ok_or_else(|| misfit(format!("`{key}` is {json}, not a number"))),
+        None => Ok(c.number(key)?.unwrap_or(default)),
+    }
 }
 
 fn replaced(c: &mut Call<'_>) -> Out<Value> {

@@ -11,6 +11,7 @@ pub(super) mod linear;
 pub(super) mod nn;
 pub(super) mod reduce;
 pub(super) mod shaping;
+pub(super) mod tensorflow;
 pub(super) mod types;
 
 use super::{ClassKind, Entry, op, refused};
@@ -28,8 +29,10 @@ const LOSS: (&str, &str) = ("it is a loss or a score, which belongs behind a mod
 const BITS: (&str, &str) = ("it works on the bits of floating numbers", ELSEWHERE);
 const STEPS: (&str, &str) = ("it takes as many steps as the numbers demand", ELSEWHERE);
 const RANDOM: (&str, &str) = ("it is random in every call", "leave it out of the model that is saved");
-const GRADIENT: (&str, &str) = ("it cuts the gradient, for which there is no operation here", "leave it out to run the model");
-const COMPOSED: (&str, &str) = ("it is not built", "write it with other operations of `keras.ops`, and save the model again");
+const GRADIENT: (&str, &str) =
+    ("it cuts the gradient, for which there is no operation here", "leave it out to run the model");
+const COMPOSED: (&str, &str) =
+    ("it is not built", "write it with other operations of `keras.ops`, and save the model again");
 const ELSEWHERE: &str = "do this part outside of the model";
 
 /// The operations of Keras 3.
@@ -40,7 +43,7 @@ pub(super) const ROWS: &[Entry] = &[
     op("Add", arith::add),
     never("AffineTransform", COMPOSED),
     op("All", reduce::all),
-    never("AllClose", COMPOSED),
+    op("AllClose", reduce::all_close),
     op("Amax", reduce::max),
     op("Amin", reduce::min),
     op("Angle", arith::angle),

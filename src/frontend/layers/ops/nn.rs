@@ -341,7 +341,9 @@ fn sizes(c: &mut Call<'_>, key: &str, n: usize, format: Format) -> Out<Option<Ve
         len if len == n + 2 && format == Format::Last && sizes[0] == 1 && sizes[n + 1] == 1 => {
             Ok(Some(sizes[1..=n].to_vec()))
         }
-        len if len == n + 2 && format == Format::First && sizes[0] == 1 && sizes[1] == 1 => Ok(Some(sizes[2..].to_vec())),
+        len if len == n + 2 && format == Format::First && sizes[0] == 1 && sizes[1] == 1 => {
+            Ok(Some(sizes[2..].to_vec()))
+        }
         _ => Err(wrong()),
     }
 }

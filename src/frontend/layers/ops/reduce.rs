@@ -5,7 +5,7 @@ use intwain_ir::scalar::{Binary, Compare, Reduce, Unary};
 use intwain_ir::{DType, Scalar, Shape, Value};
 
 use super::args::{Call, operations};
-use super::arith::scaled;
+use super::arith::{close, scaled};
 use crate::frontend::json::Json;
 use crate::frontend::layers::cx::{Out, misfit, unsupported};
 
@@ -73,6 +73,7 @@ operations! {
         r.finish(c, y)
     };
     norm = |c| norm_of(c);
+    all_close = |c| { let x = close(c)?; all_of(c, x) };
     argmax = |c| { let x = c.tensor(0, "x")?; arg_extreme(c, x) };
     argmin = |c| { let x = c.tensor(0, "x")?; let x = descending(c, x)?; arg_extreme(c, x) };
     cumsum = |c| running(c, Binary::Add);
@@ -229,7 +230,7 @@ fn truths(c: &mut Call<'_>, function: Reduce) -> Out<Value> {
     Ok(c.cx.g.cast(DType::Bool, y)?)
 }
 
-/// All elements hold: for other operations that end with this.
+/// Whether all elements hold.
 pub(super) fn all_of(c: &mut Call<'_>, x: Value) -> Out<Value> {
     let x = c.cx.g.cast(DType::U8, x)?;
     let dims: Vec<usize> = (0..c.cx.rank(x)).collect();
@@ -399,7 +400,8 @@ impl Order {
             let both = c.cx.g.binary(Binary::And, nan_a, nan_b)?;
             same = c.cx.g.binary(Binary::Or, same, both)?;
         }
-        let iota = |c: &mut Call<'_>, dim| c.cx.g.push(Iota { dtype: DType::I32, shape: wide.clone(), dim, start: 0 }, &[]);
+        let iota =
+            |c: &mut Call<'_>, dim| c.cx.g.push(Iota { dtype: DType::I32, shape: wide.clone(), dim, start: 0 }, &[]);
         let (i, j) = (iota(c, dim)?, iota(c, dim + 1)?);
         let earlier = c.cx.g.compare(Compare::Lt, j, i)?;
         let tie = c.cx.g.binary(Binary::And, same, earlier)?;
@@ -474,7 +476,7 @@ fn quantile_of(c: &mut Call<'_>, x: Value, fractions: &[f64], single: bool) -> O
             "midpoint" => (at.floor(), at.ceil(), 0.5),
             other => return Err(unsupported(format!("the method `{other}` of quantiles"))),
         };
-        let mut pick = |c: &mut Call<'_>, i: f64| c.cx.g.slice_dim(sorted, last, i as usize..i as usize + 1);
+        let pick = |c: &mut Call<'_>, i: f64| c.cx.g.slice_dim(sorted, last, i as usize..i as usize + 1);
         let (a, b) = (pick(c, low)?, pick(c, high)?);
         let difference = c.cx.g.sub(b, a)?;
         let difference = scaled(c, difference, part)?;

@@ -29,11 +29,6 @@ operations! {
         let x = if dtype.is_int() { c.cx.g.cast(DType::F64, x)? } else { x };
         Ok(c.cx.g.cast(dtype, x)?)
     };
-    cast_like = |c| {
-        let (x, like) = (c.tensor(0, "x")?, c.tensor(1, "dtype")?);
-        let dtype = c.cx.g.ty(like).dtype;
-        Ok(c.cx.g.cast(dtype, x)?)
-    };
     reshape = |c| reshaped(c);
     ravel = |c| {
         let x = c.tensor(0, "x")?;
@@ -190,17 +185,19 @@ operations! {
     shape = |c| {
         let x = c.tensor(0, "x")?;
         let dtype = c.dtype("out_type")?.unwrap_or(DType::I32);
-        c.cx.reads_extents = true;
         let dims: Vec<Scalar> = c.cx.dims(x).into_iter().map(|d| Scalar::from_i64(dtype, d as i64)).collect();
         let n = dims.len();
-        table(c.cx, &dims, dtype, &Shape::from([n]))
+        let shape = table(c.cx, &dims, dtype, &Shape::from([n]))?;
+        c.cx.extents.push(shape);
+        Ok(shape)
     };
     size = |c| {
         let x = c.tensor(0, "x")?;
         let dtype = c.dtype("out_type")?.unwrap_or(DType::I32);
-        c.cx.reads_extents = true;
         let n = c.cx.g.shape(x).elements();
-        table(c.cx, &[Scalar::from_i64(dtype, n as i64)], dtype, &Shape::from([0usize; 0]))
+        let size = table(c.cx, &[Scalar::from_i64(dtype, n as i64)], dtype, &Shape::from([0usize; 0]))?;
+        c.cx.extents.push(size);
+        Ok(size)
     };
     ndim = |c| {
         let x = c.tensor(0, "x")?;
@@ -233,14 +230,6 @@ operations! {
         let k = c.int("k")?.unwrap_or(0);
         let dtype = c.dtype("dtype")?.unwrap_or(c.float());
         let on = band(c, &Shape::from([n, m]), Compare::Eq, k)?;
-        Ok(c.cx.g.cast(dtype, on)?)
-    };
-    tri = |c| {
-        let n = c.count("N")?.ok_or_else(|| misfit("has no size"))?;
-        let m = c.count("M")?.unwrap_or(n);
-        let k = c.int("k")?.unwrap_or(0);
-        let dtype = c.dtype("dtype")?.unwrap_or(c.float());
-        let on = band(c, &Shape::from([n, m]), Compare::Le, k)?;
         Ok(c.cx.g.cast(dtype, on)?)
     };
     tril = |c| triangle(c, Compare::Le);
@@ -426,7 +415,13 @@ fn split_along(c: &mut Call<'_>, dim: usize, rest: Rest) -> Out<Vec<Value>> {
             let sizes = items.iter().map(integer).collect::<Out<Vec<_>>>()?;
             let known: i64 = sizes.iter().filter(|&&s| s >= 0).sum();
             let sizes = extents(&sizes, |_| usize::try_from(n as i64 - known).ok())?;
-            sizes.iter().scan(0, |end, s| { *end += s; Some(*end) }).collect()
+            sizes
+                .iter()
+                .scan(0, |end, s| {
+                    *end += s;
+                    Some(*end)
+                })
+                .collect()
         }
         (Some(sections), _) | (None, Some(sections @ (Json::Int(_) | Json::Float(_)))) => {
             let parts = usize::try_from(integer(&sections)?).unwrap_or(0);
@@ -509,15 +504,14 @@ fn mirrored(c: &mut Call<'_>, x: Value, dim: usize, low: usize, high: usize, mod
             let (first, last) = (c.cx.g.slice_dim(x, dim, 0..1)?, c.cx.g.slice_dim(x, dim, n - 1..n)?);
             (c.cx.g.broadcast_to(first, &shape.with(dim, low))?, c.cx.g.broadcast_to(last, &shape.with(dim, high))?)
         }
-        "wrap" if low <= n && high <= n => {
-            (c.cx.g.slice_dim(x, dim, n - low..n)?, c.cx.g.slice_dim(x, dim, 0..high)?)
-        }
+        "wrap" if low <= n && high <= n => (c.cx.g.slice_dim(x, dim, n - low..n)?, c.cx.g.slice_dim(x, dim, 0..high)?),
         "reflect" | "symmetric" => {
             let skip = usize::from(mode == "reflect");
             if low + skip > n || high + skip > n {
                 return Err(misfit(format!("padding {n} elements with {low} and {high} of their own")));
             }
-            let (a, b) = (c.cx.g.slice_dim(x, dim, skip..skip + low)?, c.cx.g.slice_dim(x, dim, n - skip - high..n - skip)?);
+            let (a, b) =
+                (c.cx.g.slice_dim(x, dim, skip..skip + low)?, c.cx.g.slice_dim(x, dim, n - skip - high..n - skip)?);
             let dims = vec![dim];
             (c.cx.g.push(Reverse { dims: dims.clone() }, &[a])?, c.cx.g.push(Reverse { dims }, &[b])?)
         }
