@@ -71,3 +71,30 @@ CASES = {
     "DotProductAttention_forms": two(lambda o, x, y: o.dot_product_attention(x, y, y), lambda o, x, y: o.dot_product_attention(x, y, y, is_causal=True), shapes=((5, 2, 4), (5, 2, 4))),
     "DepthToSpace_forms": one(lambda o, x: o.depth_to_space(x, 2), lambda o, x: o.space_to_depth(x, 2), shape=(4, 4, 8)),
 }
+
+
+def legacy(*functions, shape=(4, 6)):
+    def build(L, keras):
+        import tensorflow as tf
+
+        x = keras.Input(shape, name="in0")
+        outputs = []
+        for function in functions:
+            made = function(tf, x)
+            outputs += list(made) if isinstance(made, (list, tuple)) else [made]
+        return keras.Model(x, outputs)
+
+    return build
+
+
+LEGACY_CASES = {
+    "TFOpLambda_arithmetic": legacy(lambda t, x: x + 1, lambda t, x: 2 - x, lambda t, x: x * 2.5, lambda t, x: x / 4, lambda t, x: -x, lambda t, x: t.math.subtract(x, 1), lambda t, x: t.maximum(x, 0.1), lambda t, x: t.minimum(x, x * 2), lambda t, x: t.pow(t.abs(x) + 1, 1.5), lambda t, x: t.math.squared_difference(x, x * 3), lambda t, x: t.math.divide_no_nan(x, x), lambda t, x: x // 0.7, lambda t, x: x + [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
+    "TFOpLambda_functions": legacy(*[lambda t, x, n=n: getattr(t.math, n)(x) for n in "exp sqrt_ sin cos tanh sigmoid square sign floor ceil abs negative erf softplus".replace("sqrt_ ", "").split()], lambda t, x: t.sqrt(t.abs(x) + 0.1), lambda t, x: t.math.log(t.abs(x) + 0.1), lambda t, x: t.math.rsqrt(t.abs(x) + 0.1), lambda t, x: t.round(x)),
+    "TFOpLambda_nn": legacy(lambda t, x: t.nn.relu(x), lambda t, x: t.nn.relu6(x), lambda t, x: t.nn.leaky_relu(x), lambda t, x: t.nn.elu(x), lambda t, x: t.nn.selu(x), lambda t, x: t.nn.gelu(x), lambda t, x: t.nn.softmax(x), lambda t, x: t.nn.softmax(x, axis=1), lambda t, x: t.nn.log_softmax(x), lambda t, x: t.nn.swish(x), lambda t, x: t.nn.l2_normalize(x, axis=-1), lambda t, x: t.clip_by_value(x, -0.5, 0.5), lambda t, x: t.nn.moments(x, axes=[1])),
+    "TFOpLambda_reductions": legacy(lambda t, x: t.reduce_mean(x, axis=1), lambda t, x: t.reduce_sum(x, axis=[1, 2], keepdims=True), lambda t, x: t.reduce_max(x, axis=-1), lambda t, x: t.reduce_min(x, axis=1), lambda t, x: t.reduce_prod(x, axis=1), lambda t, x: t.math.reduce_std(x, axis=1), lambda t, x: t.math.reduce_variance(x, axis=1), lambda t, x: t.reduce_logsumexp(x, axis=1), lambda t, x: t.argmax(x, axis=-1), lambda t, x: t.argmin(x, axis=1), lambda t, x: t.cumsum(x, axis=1), lambda t, x: t.norm(x, axis=-1), lambda t, x: t.reduce_any(x > 0, axis=1)),
+    "TFOpLambda_shapes": legacy(lambda t, x: t.reshape(x, [t.shape(x)[0], -1]), lambda t, x: t.reshape(x, (-1, t.shape(x)[1] * t.shape(x)[2])), lambda t, x: t.transpose(x, [0, 2, 1]), lambda t, x: t.expand_dims(x, 1), lambda t, x: t.squeeze(t.expand_dims(x, -1), -1), lambda t, x: t.tile(x, [1, 2, 1]), lambda t, x: t.concat([x, x], axis=-1), lambda t, x: t.stack([x, x * 2], axis=1), lambda t, x: t.unstack(x, axis=1), lambda t, x: t.split(x, 2, axis=1), lambda t, x: t.split(x, [1, 5], axis=2), lambda t, x: t.pad(x, [[0, 0], [1, 1], [2, 0]]), lambda t, x: t.repeat(x, 2, axis=1), lambda t, x: t.reverse(x, axis=[1]), lambda t, x: t.roll(x, 1, axis=1), lambda t, x: t.zeros((t.shape(x)[0], 3)) + x[:, 0, :3]),
+    "TFOpLambda_choices": legacy(lambda t, x: t.where(x > 0, x, t.zeros_like(x)), lambda t, x: t.gather(x, [0, 2], axis=1), lambda t, x: t.one_hot(t.cast(t.abs(x[:, :, 0]), t.int32), 5) + 0 * x[:, :, :5], lambda t, x: t.math.top_k(x, 2).values, lambda t, x: t.sort(x, axis=1), lambda t, x: t.cast(x, "int32"), lambda t, x: t.slice(x, [0, 1, 0], [-1, 2, -1]), lambda t, x: x + t.cast(t.range(t.shape(x)[2]), "float32")),
+    "TFOpLambda_products": legacy(lambda t, x: t.matmul(x, x, transpose_b=True), lambda t, x: t.tensordot(x, t.ones((6, 3)), axes=1), lambda t, x: t.linalg.matmul(x, t.transpose(x, [0, 2, 1]))),
+    "TFOpLambda_images": legacy(lambda t, x: t.nn.depth_to_space(x, 2), lambda t, x: t.nn.space_to_depth(x, 2), lambda t, x: t.nn.max_pool2d(x, 2, 2, "VALID"), lambda t, x: t.nn.avg_pool2d(x, 3, 1, "SAME"), lambda t, x: t.nn.conv2d(x, t.ones((2, 2, 8, 3)) * 0.3, 1, "SAME"), shape=(4, 4, 8)),
+    "SlicingOpLambda_forms": legacy(lambda t, x: x[:, 0], lambda t, x: x[:, ::-1], lambda t, x: x[..., t.newaxis], lambda t, x: x[:, 1:3, ::2], lambda t, x: x[:, -1], lambda t, x: x[:, 1 : t.shape(x)[1], ::-1]),
+}
