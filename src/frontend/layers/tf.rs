@@ -16,9 +16,14 @@ fn operate(b: &mut Builder, fields: &Fields<'_>, operation: &tensorflow::Operati
         // A null among the arguments says more than its absence.
         let null = given.kwargs.get(*theirs).filter(|item| matches!(item, Item::Const(Json::Null)));
         if let Some(item) = given.get(position, theirs).or(null) {
-            kwargs.insert((*ours).to_string(), item.clone());
+            match kwargs.get(*ours) {
+                // One argument may have two names, of which one is null.
+                Some(known) if !matches!(known, Item::Const(Json::Null)) => {}
+                Some(_) | None => drop(kwargs.insert((*ours).to_string(), item.clone())),
+            }
         }
     }
+    given.named("use_cudnn_on_gpu");
     for (key, value) in operation.fixed {
         kwargs.entry((*key).to_string()).or_insert(Item::Const(value.json()));
     }

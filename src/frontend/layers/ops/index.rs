@@ -142,8 +142,8 @@ operations! {
         let on = hot(c, x, n, -1)?;
         let on = c.cx.g.cast(DType::U8, on)?;
         let rank = c.cx.rank(x);
-        // Which of the last dimension's classes occur; a vector has one each.
-        let on = c.cx.g.reduce(Reduce::Max, on, &[rank.saturating_sub(1)])?;
+        // Which classes occur behind the first dimension; a vector has one batch.
+        let on = c.cx.g.reduce(Reduce::Max, on, &[usize::from(rank > 1)])?;
         Ok(c.cx.g.cast(dtype, on)?)
     };
     searchsorted = |c| {

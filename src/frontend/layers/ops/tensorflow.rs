@@ -58,6 +58,7 @@ const ARG: Names = &[("input", "x"), ("axis", "axis"), ("output_type", "output_t
 const CONV: Names = &[
     ("input", "inputs"),
     ("filters", "kernel"),
+    ("filter", "kernel"),
     ("strides", "strides"),
     ("padding", "padding"),
     ("data_format", "data_format"),
