@@ -131,11 +131,11 @@ impl Call<'_> {
     /// A tensor alone, in a floating type.
     pub(super) fn floating(&mut self, position: usize, name: &str) -> Out<Value> {
         let x = self.tensor(position, name)?;
-        self.to_float(x)
+        self.floated(x)
     }
 
     /// Integers as the default floating type.
-    pub(super) fn to_float(&mut self, x: Value) -> Out<Value> {
+    pub(super) fn floated(&mut self, x: Value) -> Out<Value> {
         if self.cx.g.ty(x).dtype.is_float() { Ok(x) } else { Ok(self.cx.g.cast(self.float(), x)?) }
     }
 
@@ -184,7 +184,7 @@ impl Call<'_> {
     /// Two operands in their common floating type.
     pub(super) fn float_pair(&mut self) -> Out<(Value, Value)> {
         let (x, y) = self.pair()?;
-        Ok((self.to_float(x)?, self.to_float(y)?))
+        Ok((self.floated(x)?, self.floated(y)?))
     }
 
     /// The tensors of a list in their common type.

@@ -295,11 +295,11 @@ fn scattered(c: &mut Call<'_>, at: Value, values: Value, shape: &[usize]) -> Out
     let n: usize = outer.iter().product();
     let at = c.cx.g.reshape(at, &Shape::from([n, d]))?;
     let mut row = c.cx.g.full(c.cx.g.ty(at).dtype, 0.0, &Shape::from([n]))?;
-    for i in 0..d {
+    for (i, &size) in shape[..d].iter().enumerate() {
         let part = c.cx.g.slice_dim(at, 1, i..i + 1)?;
         let part = c.cx.g.reshape(part, &Shape::from([n]))?;
-        let part = wrapped(c, part, shape[i])?;
-        let extent = c.like(row, shape[i] as f64)?;
+        let part = wrapped(c, part, size)?;
+        let extent = c.like(row, size as f64)?;
         row = c.cx.g.mul(row, extent)?;
         row = c.cx.g.add(row, part)?;
     }

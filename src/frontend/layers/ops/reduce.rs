@@ -46,7 +46,7 @@ operations! {
     average = |c| {
         let x = c.floating(0, "x")?;
         let Some(weights) = c.maybe_tensor(1, "weights")? else { let r = Over::read(c, x)?; return r.mean(c, x) };
-        let weights = c.to_float(weights)?;
+        let weights = c.floated(weights)?;
         let r = Over::read(c, x)?;
         // A vector of weights belongs to the axis.
         let shape = c.cx.g.shape(x).clone();
