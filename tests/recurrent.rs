@@ -11,7 +11,7 @@ use intwain::{
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use support::{Array, Elements, intwain, read_npz, repository, said, write_npz};
+use support::{Array, intwain, read_npz, repository, said, write_npz};
 
 /// A Sequential model of Keras 3 with these layers on an input of this shape, and weights by path.
 fn model(shape: &[Option<usize>], layers: &[Value], weights: &[(&str, &[usize], &[f32])]) -> Model {
@@ -178,9 +178,36 @@ fn a_program_keeps_states_too() {
     assert!(session.run(&input(&[3, 1, 1], &[1.0; 3])).is_err());
 }
 
+/// Whether a model gives Keras's values, whole and cut over two devices.
+fn holds(name: &str, model: &str, more: &[&str]) {
+    let path = |file: &str| repository(&format!("tests/goldens/recurrent/{file}")).display().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.npz").display().to_string();
+    let (npz, model) = (path(&format!("{name}.npz")), path(model));
+    let more: Vec<String> = more.iter().map(|w| if w.starts_with("--") { w.to_string() } else { path(w) }).collect();
+    let mut wanted = read_npz(npz.as_ref());
+    wanted.retain(|a| a.name.starts_with("out"));
+    for split in ["one", "data", "tensor"] {
+        let mut words = vec!["run", &model, "--inputs", &npz, "--outputs", &out, "-q"];
+        words.extend(more.iter().map(String::as_str));
+        match split {
+            "one" => words.extend(["--devices", "cpu:0"]),
+            split => words.extend(["--devices", "cpu:0,cpu:1", "--split", split, "--allow-one"]),
+        }
+        let result = intwain(&words);
+        assert!(result.status.success(), "{name} {split}: {}", said(&result.stderr));
+        let got = read_npz(out.as_ref());
+        assert_eq!(got.len(), wanted.len(), "{name}");
+        for (got, want) in got.iter().zip(&wanted) {
+            assert_eq!(got.shape, want.shape, "{name} {split} {}", want.name);
+            let far = got.floats().iter().zip(want.floats()).map(|(g, w)| (g - w).abs()).fold(0.0, f32::max);
+            assert!(far < 2e-5, "{name} {split} {}: off by {far}", want.name);
+        }
+    }
+}
+
 #[test]
 fn models_saved_by_keras_give_its_values() {
-    let folder = tempfile::tempdir().unwrap();
     for name in [
         "Bidirectional_own_backward",
         "Bidirectional_state",
@@ -190,28 +217,18 @@ fn models_saved_by_keras_give_its_values() {
         "StackedRNNCells_mixed",
         "TimeDistributed_model",
     ] {
-        let path = |end: &str| repository(&format!("tests/goldens/recurrent/{name}.{end}")).display().to_string();
-        let mut wanted = read_npz(path("npz").as_ref());
-        wanted.retain(|a| a.name.starts_with("out"));
-        for split in ["one", "data", "tensor"] {
-            let out = folder.path().join("out.npz");
-            let out = out.display().to_string();
-            let (npz, keras) = (path("npz"), path("keras"));
-            let mut words = vec!["run", &keras, "--inputs", &npz, "--outputs", &out, "-q"];
-            match split {
-                "one" => words.extend(["--devices", "cpu:0"]),
-                split => words.extend(["--devices", "cpu:0,cpu:1", "--split", split, "--allow-one"]),
-            }
-            let result = intwain(&words);
-            assert!(result.status.success(), "{name} {split}: {}", said(&result.stderr));
-            let got = read_npz(out.as_ref());
-            assert_eq!(got.len(), wanted.len(), "{name}");
-            for (got, want) in got.iter().zip(&wanted) {
-                assert_eq!(got.shape, want.shape, "{name} {split} {}", want.name);
-                let (Elements::F32(g), Elements::F32(w)) = (&got.elements, &want.elements) else { panic!("{name}") };
-                let far = g.iter().zip(w).map(|(g, w)| (g - w).abs()).fold(0.0, f32::max);
-                assert!(far < 2e-5, "{name} {split} {}: off by {far}", want.name);
-            }
-        }
+        holds(name, &format!("{name}.keras"), &[]);
     }
+}
+
+/// Three batches one after the other. Keras's values are those of direct calls: jitted prediction loses the states.
+#[test]
+fn a_stateful_model_gives_keras_s_values() {
+    holds("stateful", "stateful.keras", &[]);
+}
+
+/// Keras's values are those of ordinary layers that have loaded the same file.
+#[test]
+fn cudnn_s_layers_are_ordinary_ones() {
+    holds("cudnn", "cudnn.json", &["--weights", "cudnn.h5"]);
 }
