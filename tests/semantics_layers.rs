@@ -228,11 +228,34 @@ fn vocabularies_of_integers() {
     assert!(said.contains("get_vocabulary"), "{said}");
 }
 
-/// From Keras's documentation of `IntegerLookup`: FarmHash of the decimal texts.
+/// Integers whose texts have 1 to 20 characters, hashed by `tf.strings.to_hash_bucket_fast` and `_strong`.
 #[test]
 fn numbers_hash_as_their_texts() {
     let farm = json!({"vocabulary": [10, 20, 30], "num_oov_indices": 4, "oov_method": "farmhash"});
     close(&looked_up("IntegerLookup", farm, &[100, 300, 700, 1100, 1700, 2000]), &[3., 3., 2., 2., 0., 1.]);
+    let numbers = [
+        (0, 77635, 97436),
+        (-7, 92208, 51985),
+        (42, 91188, 12122),
+        (-999, 93414, 64272),
+        (1234, 59491, 2336),
+        (-12345, 93701, 26042),
+        (1234567, 89980, 25726),
+        (-1234567, 29257, 20048),
+        (12345678, 36008, 53793),
+        (-98765432, 58197, 74040),
+        (123456789012345, 65553, 10775),
+        (-123456789012345, 20826, 92218),
+        (1234567890123456, 67503, 54244),
+        (12345678901234567, 83663, 13675),
+        (-(1 << 62), 51672, 14370),
+        (i64::MAX, 64280, 72118),
+        (i64::MIN, 411, 55890),
+    ];
+    let x: Vec<i64> = numbers.iter().map(|n| n.0).collect();
+    let hashed = |salt: Json| looked_up("Hashing", json!({"num_bins": 99991, "salt": salt, "dtype": "int64"}), &x);
+    assert_eq!(hashed(Json::Null), numbers.map(|n| f64::from(n.1)));
+    assert_eq!(hashed(json!([133, 137])), numbers.map(|n| f64::from(n.2)));
 }
 
 #[test]

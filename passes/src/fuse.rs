@@ -16,7 +16,7 @@ use intwain_ir::compute::{Compute, Expr};
 use intwain_ir::ops::{Body, Op};
 use intwain_ir::scalar::{Binary, Unary};
 use intwain_ir::{Graph, NodeId, Origin, ParamKind, Target, Type, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most operands of a cluster.
 const MAX_OPERANDS: usize = 24;
@@ -238,13 +238,18 @@ impl Fuser<'_> {
     /// Whether a value and all that is computed from it on the way to the cluster's result are read inside only.
     fn only_reader(&self, value: Value, cluster: &Pending) -> bool {
         let Some((&root, _)) = cluster.nodes.split_last() else { return false };
-        self.readers.get(&value).is_some_and(|(nodes, outside)| {
-            let inside = |n: &NodeId| {
-                let results = || self.graph.nodes[*n].results.iter();
-                *n == root || (cluster.nodes.contains(n) && results().all(|r| self.only_reader(*r, cluster)))
-            };
-            !outside && nodes.iter().all(inside)
-        })
+        // Each value is looked at once: there are exponentially many ways through a graph of shared values.
+        let (mut seen, mut left) = (BTreeSet::from([value]), vec![value]);
+        while let Some(value) = left.pop() {
+            let Some((nodes, false)) = self.readers.get(&value) else { return false };
+            for n in nodes.iter().filter(|n| **n != root) {
+                if !cluster.nodes.contains(n) {
+                    return false;
+                }
+                left.extend(self.graph.nodes[*n].results.iter().copied().filter(|r| seen.insert(*r)));
+            }
+        }
+        true
     }
 
     fn finish(mut self, mut fixed: BTreeMap<NodeId, Work>) -> Vec<Cluster> {
