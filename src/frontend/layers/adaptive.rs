@@ -37,6 +37,10 @@ fn pool(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize, functio
     }
     let cx = &mut b.cx;
     let mut y = format.to_last(cx, x)?;
+    // An average is rounded once, at the end.
+    if function == Reduce::Sum {
+        y = cx.for_statistics(y)?;
+    }
     let from = cx.dims(y)[1..=n].to_vec();
     if from.contains(&0) {
         return Err(misfit(format!("pools {from:?} elements to {to:?}")));
@@ -51,6 +55,7 @@ fn pool(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize, functio
             };
         }
     }
+    let y = cx.g.cast(cx.dtype, y)?;
     Ok(vec![format.of_last(cx, y)?.into()])
 }
 
