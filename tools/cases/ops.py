@@ -69,6 +69,7 @@ CASES = {
     "MaxPool_forms": one(lambda o, x: o.max_pool(x, 2), lambda o, x: o.average_pool(x, 3, strides=2, padding="same"), shape=(6, 6, 3)),
     "Conv_tensors": two(lambda o, x, y: o.conv(x, o.ones((2, 2, 3, 4)) * 0.3, padding="same") + 0 * o.sum(y), shapes=((6, 6, 3), (2,))),
     "DotProductAttention_forms": two(lambda o, x, y: o.dot_product_attention(x, y, y), lambda o, x, y: o.dot_product_attention(x, y, y, is_causal=True), shapes=((5, 2, 4), (5, 2, 4))),
+    "Resize_forms": one(lambda o, x: o.image.resize(x, (7, 5)), lambda o, x: o.image.resize(x, (8, 8), interpolation="nearest"), lambda o, x: o.image.rgb_to_grayscale(x), shape=(4, 6, 3)),
     "DepthToSpace_forms": one(lambda o, x: o.depth_to_space(x, 2), lambda o, x: o.space_to_depth(x, 2), shape=(4, 4, 8)),
 }
 
@@ -95,6 +96,7 @@ LEGACY_CASES = {
     "TFOpLambda_shapes": legacy(lambda t, x: t.reshape(x, [t.shape(x)[0], -1]), lambda t, x: t.reshape(x, (-1, t.shape(x)[1] * t.shape(x)[2])), lambda t, x: t.transpose(x, [0, 2, 1]), lambda t, x: t.expand_dims(x, 1), lambda t, x: t.squeeze(t.expand_dims(x, -1), -1), lambda t, x: t.tile(x, [1, 2, 1]), lambda t, x: t.concat([x, x], axis=-1), lambda t, x: t.stack([x, x * 2], axis=1), lambda t, x: t.unstack(x, axis=1), lambda t, x: t.split(x, 2, axis=1), lambda t, x: t.split(x, [1, 5], axis=2), lambda t, x: t.pad(x, [[0, 0], [1, 1], [2, 0]]), lambda t, x: t.repeat(x, 2, axis=1), lambda t, x: t.reverse(x, axis=[1]), lambda t, x: t.roll(x, 1, axis=1), lambda t, x: t.zeros((t.shape(x)[0], 3)) + x[:, 0, :3]),
     "TFOpLambda_choices": legacy(lambda t, x: t.where(x > 0, x, t.zeros_like(x)), lambda t, x: t.gather(x, [0, 2], axis=1), lambda t, x: t.one_hot(t.cast(t.abs(x[:, :, 0]), t.int32), 5) + 0 * x[:, :, :5], lambda t, x: t.math.top_k(x, 2).values, lambda t, x: t.sort(x, axis=1), lambda t, x: t.cast(x, "int32"), lambda t, x: t.slice(x, [0, 1, 0], [-1, 2, -1]), lambda t, x: x + t.cast(t.range(t.shape(x)[2]), "float32")),
     "TFOpLambda_products": legacy(lambda t, x: t.matmul(x, x, transpose_b=True), lambda t, x: t.tensordot(x, t.ones((6, 3)), axes=1), lambda t, x: t.linalg.matmul(x, t.transpose(x, [0, 2, 1]))),
+    "TFOpLambda_resize": legacy(lambda t, x: t.image.resize(x, (7, 5)), lambda t, x: t.image.resize(x, (8, 8), method="nearest"), shape=(4, 6, 3)),
     "TFOpLambda_images": legacy(lambda t, x: t.nn.depth_to_space(x, 2), lambda t, x: t.nn.space_to_depth(x, 2), lambda t, x: t.nn.max_pool2d(x, 2, 2, "VALID"), lambda t, x: t.nn.avg_pool2d(x, 3, 1, "SAME"), lambda t, x: t.nn.conv2d(x, t.ones((2, 2, 8, 3)) * 0.3, 1, "SAME"), shape=(4, 4, 8)),
     "SlicingOpLambda_forms": legacy(lambda t, x: x[:, 0], lambda t, x: x[:, ::-1], lambda t, x: x[..., t.newaxis], lambda t, x: x[:, 1:3, ::2], lambda t, x: x[:, -1], lambda t, x: x[:, 1 : t.shape(x)[1], ::-1]),
 }

@@ -74,7 +74,7 @@ fn repeated(cx: &mut Cx, x: Value, size: &[usize]) -> Out<Value> {
 
 /// How values between pixels are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kernel {
+pub(super) enum Kernel {
     Nearest,
     /// A triangle of radius 1.
     Linear,
@@ -92,12 +92,12 @@ enum Kernel {
 
 /// Whether shrinking averages over what an output pixel covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Antialias {
+pub(super) enum Antialias {
     Yes,
     No,
 }
 
-const KERNELS: [(&str, Kernel); 8] = [
+pub(super) const KERNELS: [(&str, Kernel); 8] = [
     ("nearest", Kernel::Nearest),
     ("bilinear", Kernel::Linear),
     ("bicubic", Kernel::Cubic),
@@ -117,7 +117,14 @@ fn kernel(fields: &Fields<'_>, key: &str, default: Kernel) -> Out<Kernel> {
 
 /// Brings one dimension to another extent: a product with a matrix of weights, which depends on no input and is computed
 /// once.
-fn resized(cx: &mut Cx, x: Value, dim: usize, to: usize, kernel: Kernel, antialias: Antialias) -> Out<Value> {
+pub(super) fn resized(
+    cx: &mut Cx,
+    x: Value,
+    dim: usize,
+    to: usize,
+    kernel: Kernel,
+    antialias: Antialias,
+) -> Out<Value> {
     let x = if cx.g.ty(x).dtype.is_float() { x } else { cx.g.cast(DType::F32, x)? };
     let from = cx.dims(x)[dim];
     let weights = weights(cx, from, to, kernel, antialias)?;

@@ -13,6 +13,7 @@ use crate::frontend::json::Json;
 use crate::frontend::layers::activations::{Activation, Keras2, softmax_over};
 use crate::frontend::layers::conv::{depthwise_product, plain, transposed_pads};
 use crate::frontend::layers::cx::{Out, misfit, unsupported};
+use crate::frontend::layers::image::{Antialias, KERNELS, resized};
 use crate::frontend::layers::norm::l2_normalized;
 use crate::frontend::layers::windows::{Format, Padding, Windows};
 
@@ -273,6 +274,48 @@ operations! {
         let log = scaled(c, log, -10.0 * std::f64::consts::LOG10_E)?;
         let offset = c.like(log, 20.0 * top.log10())?;
         Ok(c.cx.g.add(log, offset)?)
+    };
+    resize = |c| {
+        for key in ["crop_to_aspect_ratio", "pad_to_aspect_ratio", "preserve_aspect_ratio"] {
+            c.neutral(key, &[Json::Bool(false)])?;
+        }
+        c.irrelevant(&["fill_mode", "fill_value"]);
+        let size = c.ints("size")?.ok_or_else(|| misfit("has no size"))?;
+        let &[height, width] = super::shaping::extents(&size, |_| None)?.as_slice() else {
+            return Err(misfit("brings images to a height and a width"));
+        };
+        let name = c.text("interpolation")?.unwrap_or_else(|| "bilinear".to_string());
+        let kernel = KERNELS.iter().find(|(known, _)| *known == name).map(|(_, kernel)| *kernel);
+        let kernel = kernel.ok_or_else(|| unsupported(format!("the interpolation `{name}`")))?;
+        let antialias = if c.flag("antialias")? { Antialias::Yes } else { Antialias::No };
+        let format = format(c)?;
+        let x = c.floating(0, "images")?;
+        let rank = c.cx.rank(x);
+        if !(3..=4).contains(&rank) {
+            return Err(misfit(format!("takes images of rank 3 or 4, given {:?}", c.cx.dims(x))));
+        }
+        let first = if format == Format::Last { rank - 3 } else { rank - 2 };
+        let y = resized(c.cx, x, first, height, kernel, antialias)?;
+        resized(c.cx, y, first + 1, width, kernel, antialias)
+    };
+    rgb_to_grayscale = |c| {
+        let format = format(c)?;
+        let x = c.floating(0, "images")?;
+        let rank = c.cx.rank(x);
+        let dim = if format == Format::Last { rank - 1 } else { rank - 3 };
+        if c.cx.dims(x)[dim] != 3 {
+            return Err(misfit("takes images of three channels"));
+        }
+        let mut sum = None;
+        for (i, share) in [0.2989, 0.587, 0.114].into_iter().enumerate() {
+            let part = c.cx.g.slice_dim(x, dim, i..i + 1)?;
+            let part = scaled(c, part, share)?;
+            sum = Some(match sum {
+                None => part,
+                Some(sum) => c.cx.g.add(sum, part)?,
+            });
+        }
+        sum.ok_or_else(|| misfit("takes images of three channels"))
     };
     depth_to_space = |c| blocks(c, Blocks::Opened);
     space_to_depth = |c| blocks(c, Blocks::Closed);

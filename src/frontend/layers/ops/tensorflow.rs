@@ -88,6 +88,10 @@ const LONG: &[(&str, Fixed)] = &[("axis", Fixed::Int(0)), ("output_type", Fixed:
 /// The operation behind a symbol of TensorFlow's interface, `tf.` and `compat.v1.` aside.
 pub(in crate::frontend::layers) fn named(symbol: &str) -> Option<Operation> {
     let symbol = symbol.strip_prefix("tf.").unwrap_or(symbol);
+    // Images of TensorFlow 1 have their pixels elsewhere.
+    if symbol.starts_with("compat.v1.image.") {
+        return None;
+    }
     let symbol = symbol.strip_prefix("compat.v1.").or(symbol.strip_prefix("compat.v2.")).unwrap_or(symbol);
     if let Some(name) = symbol.strip_prefix("keras.activations.") {
         return by_keras(name);
@@ -266,6 +270,17 @@ fn symbol_row(name: &str) -> Option<Row> {
         "range" => (shaping::arange, &[("start", "start"), ("limit", "stop"), ("delta", "step"), ("dtype", "dtype")]),
         "where" | "where_v2" => (arith::where_, &[("condition", "condition"), ("x", "x1"), ("y", "x2")]),
         "slice" => (index::slice, &[("input_", "inputs"), ("begin", "start_indices"), ("size", "shape")]),
+        "resize" => {
+            let names = &[
+                ("images", "images"),
+                ("size", "size"),
+                ("method", "interpolation"),
+                ("preserve_aspect_ratio", "preserve_aspect_ratio"),
+                ("antialias", "antialias"),
+            ];
+            (nn::resize, names)
+        }
+        "rgb_to_grayscale" => (nn::rgb_to_grayscale, &[("images", "images")]),
         "depth_to_space" => (nn::depth_to_space, BLOCKS),
         "space_to_depth" => (nn::space_to_depth, BLOCKS),
         "conv1d" | "conv2d" | "conv3d" | "convolution" => (nn::conv, CONV),
