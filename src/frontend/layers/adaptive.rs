@@ -48,10 +48,10 @@ fn pool(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize, functio
     if from.iter().zip(&to).all(|(from, to)| from.is_multiple_of(*to)) {
         y = even(cx, y, function, &from, &to)?;
     } else {
-        for d in 0..n {
+        for (d, &to) in to.iter().enumerate() {
             y = match function {
-                Reduce::Max => maxima(cx, y, d + 1, to[d])?,
-                _ => averages(cx, y, d + 1, to[d])?,
+                Reduce::Max => maxima(cx, y, d + 1, to)?,
+                _ => averages(cx, y, d + 1, to)?,
             };
         }
     }

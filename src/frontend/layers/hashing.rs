@@ -72,7 +72,7 @@ pub(super) fn hashed_crossing(b: &mut Builder, fields: &Fields<'_>, inputs: &Inp
     }
     let shape = cx.g.shape(features[0].value).clone();
     let mut w = Words { cx, shape };
-    let mut hash = w.number(0xDECA_FCAF_FEu64 as i64)?;
+    let mut hash = w.number(0xDE_CAFC_AFFE)?;
     for feature in features {
         if w.cx.dims(feature.value) != dims || w.cx.g.ty(feature.value).dtype.is_float() {
             return Err(misfit("crosses integers of one shape"));

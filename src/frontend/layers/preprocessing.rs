@@ -65,7 +65,7 @@ pub(super) fn encode(
     let here = cx.g.compare(Compare::Eq, wide, at)?;
     // A sample is what lies along dimension 1, or everything where there is no other.
     let sample = usize::from(places.len() > 1);
-    if encoding == Encoding::MultiHot && places.len() > 0 {
+    if encoding == Encoding::MultiHot && !places.is_empty() {
         // A sum of booleans is `any`.
         let any = cx.g.reduce(Reduce::Sum, here, &[sample])?;
         return Ok(cx.g.cast(dtype, any)?);
