@@ -170,6 +170,8 @@ pub(super) fn average(b: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out {
     let tensors = inputs.many()?;
     let cx = &mut b.cx;
     let sum = fold(cx, &tensors, Binary::Add)?;
+    // Integers have a mean between them.
+    let sum = if cx.g.ty(sum).dtype.is_float() { sum } else { cx.floating(sum)? };
     let ty = cx.g.ty(sum).clone();
     let n = cx.g.full(ty.dtype, tensors.len() as f64, &ty.shape)?;
     let value = cx.g.div(sum, n)?;
