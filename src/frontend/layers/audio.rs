@@ -335,8 +335,16 @@ fn spectrum(cx: &mut Cx, signal: Value, window: &[f64], step: usize) -> Out<Valu
     let window = tables::floats(cx, dtype, &[fft], window)?;
     let window = cx.g.broadcast(window, &shape, &[0])?;
     let kernel = cx.g.mul(waves, window)?;
+    // Frames begin at multiples of what step and frame have in common: so many samples become the channels of one position.
+    let dims = cx.dims(signal);
+    let frames = (dims[1] - fft) / step + 1;
+    let used = (frames - 1) * step + fft;
+    let block = common(step, fft);
+    let signal = cx.g.slice_dim(signal, 1, 0..used)?;
+    let signal = cx.g.reshape(signal, &Shape::from([dims[0], used / block, block]))?;
+    let kernel = cx.g.reshape(kernel, &Shape::from([fft / block, block, 2 * bins]))?;
     let op = Conv {
-        stride: vec![step],
+        stride: vec![step / block],
         pads: vec![(0, 0)],
         input_dilation: vec![1],
         kernel_dilation: vec![1],
@@ -344,6 +352,11 @@ fn spectrum(cx: &mut Cx, signal: Value, window: &[f64], step: usize) -> Out<Valu
         batch_groups: 1,
     };
     Ok(cx.g.push(op, &[signal, kernel])?)
+}
+
+/// The greatest common divisor.
+fn common(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common(b, a % b) }
 }
 
 fn raised(cx: &mut Cx, x: Value, exponent: f64) -> Out<Value> {
