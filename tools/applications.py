@@ -5,7 +5,7 @@
 
 For each constructor (weights=None) OUT_DIR receives NAME.json, the architecture, and NAME.facts.json: parameters, trainable and not, output
 shapes, and parameters of each layer. They are made when they are not there, in one process per model, which keeps the memory of one model.
-`inspect --layers --json` has to give the same numbers. --small takes those below 30 million parameters of one size per family.
+`inspect --layers --json` has to give the same numbers. --small takes three small ones.
 
 The logits of one model per family are compared by `zoo_check.py`; a family that `zoo.py` has no model of fails here.
 """
