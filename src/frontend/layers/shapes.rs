@@ -3,7 +3,7 @@
 //! A graph has no open extents. They are found by importing the model for two sizes of everything that is open: what
 //! differs between the two depends on it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::build::{ImportOptions, Imported, import};
@@ -36,22 +36,35 @@ pub fn result_shapes(
     Ok(merge(first, &second))
 }
 
-/// An import with a size for everything that is open.
+/// An import with a size for everything that is open, or where that does not fit with an extent that an input has.
 fn sized(
     model: &KerasModel,
     file: &Path,
     options: &ImportOptions,
     (batch, open): (usize, usize),
 ) -> Result<Imported, ImportErrors> {
-    let mut shapes = options.shapes.clone();
-    for (name, spec) in model.input_specs() {
-        let Some(shape) = spec.shape.as_ref().filter(|s| s.iter().skip(1).any(Option::is_none)) else { continue };
-        shapes.entry(name.to_string()).or_insert_with(|| shape[1..].iter().map(|e| e.unwrap_or(open)).collect());
-    }
+    let specs: Vec<(String, Vec<Option<usize>>)> = model
+        .input_specs()
+        .into_iter()
+        .filter_map(|(name, spec)| Some((name.to_string(), spec.shape.as_ref()?.get(1..)?.to_vec())))
+        .collect();
+    let with = |open: usize| {
+        let mut shapes = options.shapes.clone();
+        for (name, shape) in specs.iter().filter(|(_, shape)| shape.iter().any(Option::is_none)) {
+            shapes.entry(name.clone()).or_insert_with(|| shape.iter().map(|e| e.unwrap_or(open)).collect());
+        }
+        shapes
+    };
+    let try_with = |shapes| import(model, file, &ImportOptions { batch, shapes, ..options.clone() });
+    let shapes = with(open);
     let guessed = shapes.len() > options.shapes.len();
-    match import(model, file, &ImportOptions { batch, shapes, ..options.clone() }) {
-        // The file's own problems, without those that our guesses bring.
-        Err(_) if guessed => import(model, file, &ImportOptions { batch, ..options.clone() }),
+    match try_with(shapes) {
+        Err(_) if guessed => {
+            let given: BTreeSet<usize> = specs.iter().flat_map(|(_, shape)| shape.iter().flatten().copied()).collect();
+            let fitting = given.into_iter().find_map(|extent| try_with(with(extent)).ok());
+            // The file's own problems, without those that our guesses bring.
+            fitting.map_or_else(|| try_with(options.shapes.clone()), Ok)
+        }
         result => result,
     }
 }
