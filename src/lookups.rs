@@ -60,7 +60,7 @@ fn source(graph: &Graph, inputs: &[Value], value: Value) -> Option<Source> {
     let node = &graph.nodes[graph.def_node(value)?];
     let from = || source(graph, inputs, node.args[0]);
     match &node.op {
-        Op::Cast(_) => from(),
+        Op::Cast(_) | Op::StopGradient(_) => from(),
         Op::Reshape(_) | Op::Transpose(_) | Op::Broadcast(_) | Op::Reverse(_) => {
             Some(Source { order: Order::Rearranged, ..from()? })
         }

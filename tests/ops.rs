@@ -119,6 +119,8 @@ fn gradients_are_those_of_differences() {
         if !floats
             || !case.args.iter().chain(&case.want).all(usable)
             || !(scalar_function || case.args.iter().all(tame))
+            // Its gradient is not its derivative.
+            || case.op_name() == "stop_gradient"
         {
             return Ok(());
         }

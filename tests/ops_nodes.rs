@@ -14,33 +14,41 @@ fn run(json: &str, x: &[f64], shape: &[usize]) -> (Vec<usize>, Vec<f64>, bool) {
     let options = ImportOptions { batch: shape[0], ..ImportOptions::default() };
     let imported = import(&model, path, &options).unwrap();
     intwain_ir::verify(&imported.graph).unwrap();
-    let ty = Type::new(intwain_ir::DType::F32, shape);
+    let input = imported.graph.inputs().next().unwrap().value;
+    let ty = Type::new(imported.graph.ty(input).dtype, shape);
     let x = Tensor::from_f64(ty.dtype, ty.shape, x);
     let apart = imported.graph.inputs().all(|p| matches!(p.kind, ParamKind::Input { rows: Rows::Batched }));
     let outputs = intwain_ir::interp::run(&imported.graph, vec![x]).unwrap();
     (outputs[0].ty.shape.to_vec(), outputs[0].to_f64(), apart)
 }
 
-fn input(shape: &str) -> String {
+fn input(shape: &str, dtype: &str) -> String {
     format!(
         r#"{{"module": "keras.layers", "class_name": "InputLayer", "name": "x", "inbound_nodes": [],
-            "config": {{"batch_shape": {shape}, "batch_input_shape": {shape}, "dtype": "float32", "name": "x"}}}}"#
+            "config": {{"batch_shape": {shape}, "batch_input_shape": {shape}, "dtype": "{dtype}", "name": "x"}}}}"#
     )
 }
 
 /// One operation of Keras 3 on `x: [2, 3]`.
 fn operation(class: &str, config: &str, more: &str) -> (Vec<usize>, Vec<f64>, bool) {
-    let tensor = r#"{"class_name": "__keras_tensor__", "config": {"shape": [null, 3], "dtype": "float32",
-        "keras_history": ["x", 0, 0]}}"#;
-    let input = input("[null, 3]");
-    let json = format!(
+    let json = model_of(class, config, more, "float32");
+    run(&json, &[3.0, -1.0, 2.0, 0.5, 4.0, 4.0], &[2, 3])
+}
+
+/// A model of one operation on `x: [2, 3]`.
+fn model_of(class: &str, config: &str, more: &str, dtype: &str) -> String {
+    let tensor = format!(
+        r#"{{"class_name": "__keras_tensor__", "config": {{"shape": [null, 3], "dtype": "{dtype}",
+            "keras_history": ["x", 0, 0]}}}}"#
+    );
+    let input = input("[null, 3]", dtype);
+    format!(
         r#"{{"module": "keras", "class_name": "Functional", "registered_name": null, "config": {{"name": "m",
             "layers": [{input}, {{"module": "keras.src.ops.numpy", "class_name": "{class}", "name": "op",
                 "registered_name": "{class}", "config": {{"name": "op"{config}}},
                 "inbound_nodes": [{{"args": [{tensor}{more}], "kwargs": {{}}}}]}}],
             "input_layers": [["x", 0, 0]], "output_layers": [["op", 0, 0]]}}}}"#
-    );
-    run(&json, &[3.0, -1.0, 2.0, 0.5, 4.0, 4.0], &[2, 3])
+    )
 }
 
 /// `numpy.sort`, `cumsum`, `argmin` and others on `[[3, -1, 2], [.5, 4, 4]]`.
@@ -63,6 +71,31 @@ fn operations_are_numpys() {
     assert_eq!(operation("Mod", "", ", 2").1, [1.0, 1.0, 0.0, 0.5, 0.0, 0.0]);
 }
 
+/// Statistics of 16-bit numbers whose sums are none, as Keras gives them: the mean and the variance are rounded once, a
+/// deviation at every step, and moments are clipped.
+#[test]
+fn statistics_of_halves_are_kerass() {
+    let x = [40000.0, 50000.0, 60000.0, 0.1, 0.2, 0.7];
+    let axis = r#", "axis": 1, "keepdims": false"#;
+    let axes = r#", "axes": [1], "keepdims": false, "synchronized": false"#;
+    let got = |class: &str, config: &str, dtype: &str| run(&model_of(class, config, "", dtype), &x, &[2, 3]).1;
+    assert_eq!(got("Mean", axis, "float16"), [49984.0, 0.33349609375]);
+    assert_eq!(got("Var", axis, "float16"), [f64::INFINITY, 0.0689697265625]);
+    // TensorFlow adds f16 in f16: one unit apart.
+    let std = got("Std", axis, "float16");
+    assert!(std[0] == f64::INFINITY && (std[1] - 0.262451171875).abs() <= 1.0 / 4096.0, "{std:?}");
+    assert_eq!(got("Moments", axes, "float16"), [49984.0, 0.33349609375]);
+    let second = |dtype: &str| {
+        let json = model_of("Moments", axes, "", dtype).replace(r#"[["op", 0, 0]]"#, r#"[["op", 0, 1]]"#);
+        run(&json, &x, &[2, 3]).1
+    };
+    assert_eq!(second("float16"), [65504.0, 0.0689697265625]);
+    assert_eq!(second("bfloat16"), [65536.0, 0.06884765625]);
+    assert_eq!(got("Mean", axis, "bfloat16"), [49920.0, 0.333984375]);
+    assert_eq!(got("Var", axis, "bfloat16"), [66584576.0, 0.06884765625]);
+    assert_eq!(got("Std", axis, "bfloat16"), [8128.0, 0.26171875]);
+}
+
 /// Sums over all rows do not keep them apart.
 #[test]
 fn rows_that_meet_are_whole() {
@@ -79,7 +112,7 @@ fn lambdas(layers: &[(&str, &str, &str)]) -> (Vec<usize>, Vec<f64>, bool) {
                 "config": {{"name": "{name}", "trainable": true, "dtype": "float32", "function": "{function}"}}}}"#
         )
     };
-    let all: Vec<String> = std::iter::once(input("[null, 2, 3]")).chain(layers.iter().map(layer)).collect();
+    let all: Vec<String> = std::iter::once(input("[null, 2, 3]", "float32")).chain(layers.iter().map(layer)).collect();
     let json = format!(
         r#"{{"class_name": "Functional", "keras_version": "2.9.0", "config": {{"name": "m", "layers": [{}],
             "input_layers": [["x", 0, 0]], "output_layers": [["{}", 0, 0]]}}}}"#,

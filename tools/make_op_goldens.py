@@ -313,6 +313,9 @@ def structure_cases():
     case("concat innermost", op("concat", dim=2), [x, x[:, :, :1]], np.concatenate([x, x[:, :, :1]], 2))
     for dims in ([0], [2], [0, 1], [0, 1, 2]):
         case(f"reverse {dims}", op("reverse", dims=dims), [x], np.flip(x, dims).copy())
+    for dtype in ("f32", "bf16", "i32", "bool"):
+        y = values("stopped", (3, 5), dtype)
+        case(f"stop_gradient {dtype}", op("stop_gradient"), [y], tf.stop_gradient(tf.constant(y)).numpy())
     for perm in ([0, 2, 1], [1, 0, 2], [2, 1, 0]):
         case(f"transpose {perm}", op("transpose", perm=perm), [x], x.transpose(perm))
     case("transpose of rank 5", op("transpose", perm=[4, 1, 3, 0, 2]), [values("r5", (2, 3, 1, 2, 3))], values("r5", (2, 3, 1, 2, 3)).transpose(4, 1, 3, 0, 2))

@@ -1,4 +1,6 @@
 //! Simplification, folding of constants, common subexpressions and dead code. Every rule keeps the bits of the results.
+//!
+//! A graph that is still to be differentiated must not come here: what stops a gradient is dropped.
 
 use intwain_ir::interp;
 use intwain_ir::ops::{self, Op};
@@ -80,6 +82,7 @@ fn same_as(g: &Graph, op: &Op, args: &[Value]) -> Option<Value> {
     let x = *args.first()?;
     match op {
         Op::Cast(c) if c.to == g.ty(x).dtype => Some(x),
+        Op::StopGradient(_) => Some(x),
         Op::Reshape(r) if r.shape == *g.shape(x) => Some(x),
         Op::Transpose(t) if t.perm.is_sorted() => Some(x),
         Op::Broadcast(b) if b.shape == *g.shape(x) => Some(x),

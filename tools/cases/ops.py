@@ -39,6 +39,11 @@ def within(*functions):
     return lambda L, keras: ops_model(keras, [(4, 6)], *[lambda x, f=f: f(keras.ops, keras.ops.tanh(x) * 0.9) for f in functions])
 
 
+def halves(kind, *functions):
+    """Operations on what a layer of that type gives."""
+    return lambda L, keras: ops_model(keras, [(4, 6)], *[lambda x, f=f: f(keras.ops, half(x)) for half in [L.Activation("linear", dtype=kind)] for f in functions])
+
+
 CASES = {
     "Add_pairs": two(*each_pair("add subtract multiply maximum minimum arctan2 hypot logaddexp logaddexp2 fmax fmin heaviside")),
     "Divide_pairs": two(*[lambda o, x, y, n=n: getattr(o, n)(x, o.abs(y) + 0.5) for n in "divide true_divide floor_divide mod fmod divide_no_nan".split()]),
@@ -53,6 +58,9 @@ CASES = {
     "Clip_bounds": one(lambda o, x: o.clip(x, -0.5, 0.5), lambda o, x: o.where(x > 0, x, 0), lambda o, x: o.where(x > 0, x, o.zeros_like(x)), lambda o, x: o.nan_to_num(x), lambda o, x: o.select([x > 1, x > 0], [x, 2 * x], 7.0)),
     "Sum_axes": one(lambda o, x: o.sum(x, axis=1), lambda o, x: o.mean(x, axis=-1, keepdims=True), lambda o, x: o.prod(x, axis=(1, 2)), lambda o, x: o.max(x, axis=1), lambda o, x: o.min(x, axis=[1, 2], keepdims=True), lambda o, x: o.var(x, axis=1), lambda o, x: o.std(x, axis=-1), lambda o, x: o.any(x > 0, axis=1), lambda o, x: o.all(x > 0, axis=1), lambda o, x: o.argmax(x, axis=1), lambda o, x: o.argmin(x, axis=-1), lambda o, x: o.count_nonzero(x > 0, axis=1), lambda o, x: o.logsumexp(x, axis=1), lambda o, x: o.norm(x, axis=1), lambda o, x: o.norm(x, ord=1, axis=1), lambda o, x: o.average(x, axis=1), lambda o, x: o.ptp(x, axis=1), lambda o, x: o.moments(x, axes=[1])),
     "Mean_of_all": one(lambda o, x: o.mean(x) + x),
+    "StopGradient_factors": two(lambda o, x, y: x * o.stop_gradient(x * y), lambda o, x, y: o.tanh(x - o.stop_gradient(o.mean(x, axis=1, keepdims=True))), lambda o, x, y: o.stop_gradient(o.exp(y)) + y),
+    "Moments_forms": one(lambda o, x: o.moments(x, axes=[1]), lambda o, x: o.moments(x, axes=[1, -1], keepdims=True), lambda o, x: o.moments(x * x, axes=[2])),
+    **{f"Mean_{kind}": halves(kind, lambda o, x: o.mean(x, axis=1), lambda o, x: o.var(x, axis=-1), lambda o, x: o.average(x, axis=1), lambda o, x: o.moments(x, axes=[1])) for kind in ("float16", "bfloat16")},
     "Cumsum_axes": one(lambda o, x: o.cumsum(x, axis=1), lambda o, x: o.cumprod(x, axis=-1), lambda o, x: o.diff(x, axis=1)),
     "Sort_axes": one(lambda o, x: o.sort(x, axis=1), lambda o, x: o.argsort(x, axis=-1), lambda o, x: o.top_k(x, 3), lambda o, x: o.median(x, axis=1), lambda o, x: o.quantile(x, 0.3, axis=1)),
     "Reshape_forms": one(lambda o, x: o.reshape(x, (-1, 24)), lambda o, x: o.transpose(x, (0, 2, 1)), lambda o, x: o.swapaxes(x, 1, 2), lambda o, x: o.moveaxis(x, 1, -1), lambda o, x: o.expand_dims(x, 1), lambda o, x: o.squeeze(o.expand_dims(x, -1), -1), lambda o, x: o.flip(x, axis=1), lambda o, x: o.roll(x, 2, axis=1), lambda o, x: o.repeat(x, 2, axis=1), lambda o, x: o.tile(x, (1, 2, 3)), lambda o, x: o.rot90(x, axes=(1, 2))),
@@ -89,6 +97,7 @@ def legacy(*functions, shape=(4, 6)):
 
 
 LEGACY_CASES = {
+    "TFOpLambda_stops": legacy(lambda t, x: x * t.stop_gradient(x * x), lambda t, x: t.nn.moments(x, [1]), lambda t, x: t.nn.moments(x * x, axes=[1, 2], keepdims=True)),
     "TFOpLambda_arithmetic": legacy(lambda t, x: x + 1, lambda t, x: 2 - x, lambda t, x: x * 2.5, lambda t, x: x / 4, lambda t, x: -x, lambda t, x: t.math.subtract(x, 1), lambda t, x: t.maximum(x, 0.1), lambda t, x: t.minimum(x, x * 2), lambda t, x: t.pow(t.abs(x) + 1, 1.5), lambda t, x: t.math.squared_difference(x, x * 3), lambda t, x: t.math.divide_no_nan(x, x), lambda t, x: x // 0.7, lambda t, x: x + [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
     "TFOpLambda_functions": legacy(*[lambda t, x, n=n: getattr(t.math, n)(x) for n in "exp sqrt_ sin cos tanh sigmoid square sign floor ceil abs negative erf softplus".replace("sqrt_ ", "").split()], lambda t, x: t.sqrt(t.abs(x) + 0.1), lambda t, x: t.math.log(t.abs(x) + 0.1), lambda t, x: t.math.rsqrt(t.abs(x) + 0.1), lambda t, x: t.round(x)),
     "TFOpLambda_nn": legacy(lambda t, x: t.nn.relu(x), lambda t, x: t.nn.relu6(x), lambda t, x: t.nn.leaky_relu(x), lambda t, x: t.nn.elu(x), lambda t, x: t.nn.selu(x), lambda t, x: t.nn.gelu(x), lambda t, x: t.nn.softmax(x), lambda t, x: t.nn.softmax(x, axis=1), lambda t, x: t.nn.log_softmax(x), lambda t, x: t.nn.swish(x), lambda t, x: t.nn.l2_normalize(x, axis=-1), lambda t, x: t.clip_by_value(x, -0.5, 0.5)),

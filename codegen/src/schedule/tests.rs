@@ -275,6 +275,7 @@ fn movement() {
     check_op(ops::Concat { dim: 1 }, &[f32s(&[3, 5]), f32s(&[3, 16]), f32s(&[3, 1]), f32s(&[3, 9])]);
     check_op(ops::Concat { dim: 0 }, &[f32s(&[3, 5]), f32s(&[2, 5])]);
     check_op(ops::Reverse { dims: vec![0, 1] }, &[f32s(&[4, 9])]);
+    check_op(ops::StopGradient {}, &[f32s(&[4, 9])]);
     for d in [DType::I32, DType::I64, DType::U8] {
         let (table, at) = (f32s(&[6, 10]), Type::new(d, [2, 5]));
         check_op(ops::Take { base: 0 }, &[table.clone(), at.clone()]);

@@ -263,6 +263,7 @@ ops! {
     slice::Slice,
     softmax::Softmax,
     standardize::Standardize,
+    stop_gradient::StopGradient,
     take::Take,
     transpose::Transpose,
     unary::Unary,

@@ -263,6 +263,8 @@ fn movement(c: &mut Cases) {
         c.add(&format!("{dims:?}"), ops::Reverse { dims }, &[(&[4, 3, 2], R)]);
     }
     c.add("unit", ops::Reverse { dims: vec![1] }, &[(&[4, 1], R)]);
+    c.add("of rank 3", ops::StopGradient {}, &[(&[4, 3, 2], R)]);
+    c.add("of a scalar", ops::StopGradient {}, &[(&[], R)]);
 }
 
 fn reductions(c: &mut Cases) {

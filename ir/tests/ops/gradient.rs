@@ -1,6 +1,7 @@
 //! Every gradient equals central differences in f64.
 
 use crate::cases::{Case, Fill, Random, cases, cases_of};
+use intwain_ir::ops::{self, Op};
 use intwain_ir::{DType, Graph, Tensor, Value, grad, interp};
 
 const STEP: f64 = 1e-5;
@@ -79,6 +80,10 @@ fn check(g: &Graph, args: &[Tensor], random: &mut Random) -> Result<Differentiat
 }
 
 fn differentiable(case: &Case) -> bool {
+    // Its gradient is not its derivative.
+    if matches!(case.op, Op::StopGradient(_)) {
+        return false;
+    }
     // Differences in f64 say nothing about narrower types.
     let types = case.graph();
     types.values.values().all(|v| v.ty.dtype == DType::F64 || !v.ty.dtype.is_float())
@@ -128,6 +133,24 @@ fn gradients_pass_conversions() {
     let given = [0.1, -1.0 / 3.0, 2.0];
     let args = vec![Tensor::from_f64(DType::F64, [3], &[1.0, 2.0, 3.0]), Tensor::from_f64(DType::F64, [3], &given)];
     assert_eq!(interp::run(&g, args).unwrap()[0].to_f64(), given.map(|v| f64::from(v as f32)));
+}
+
+/// d/dx (x · stop(x²)) is x², and what only a stopped value leads to has none.
+#[test]
+fn no_gradient_passes_a_stop() {
+    let mut g = Graph::new("stopped");
+    let x = g.input("x", intwain_ir::Type::new(DType::F64, [3]), intwain_ir::Rows::Whole);
+    let square = g.mul(x, x).unwrap();
+    let stopped = g.push(ops::StopGradient {}, &[square]).unwrap();
+    let y = g.mul(x, stopped).unwrap();
+    let seed = g.full(DType::F64, 1.0, &intwain_ir::Shape::from([3])).unwrap();
+    assert_eq!(grad::backward(&mut g.clone(), &[(stopped, seed)], &[x]).unwrap(), [None]);
+    let dx = grad::backward(&mut g, &[(y, seed)], &[x]).unwrap()[0].unwrap();
+    g.output("y", y);
+    g.output("dx", dx);
+    let got = interp::run(&g, vec![Tensor::from_f64(DType::F64, [3], &[2.0, -1.0, 0.5])]).unwrap();
+    assert_eq!(got[0].to_f64(), [8.0, -1.0, 0.125]);
+    assert_eq!(got[1].to_f64(), [4.0, 1.0, 0.25]);
 }
 
 /// Values used several times collect all their gradients, and what a result does not depend on has none.

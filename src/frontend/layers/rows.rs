@@ -116,7 +116,7 @@ fn uniform_here(graph: &Graph, value: Value, dim: usize, known: &mut BTreeMap<(V
         }
         Op::Transpose(op) => same(node.args[0], op.perm[dim]),
         Op::Concat(op) if op.dim != dim => node.args.iter().all(|a| same(*a, dim)),
-        Op::Slice(_) | Op::Reverse(_) => same(node.args[0], dim),
+        Op::Slice(_) | Op::Reverse(_) | Op::StopGradient(_) => same(node.args[0], dim),
         Op::Reshape(_) if dim == 0 && graph.shape(node.args[0]).first() == graph.shape(value).first() => {
             same(node.args[0], 0)
         }

@@ -1,5 +1,6 @@
 //! Functions of elements: arithmetic, comparisons, logic, bits.
 
+use intwain_ir::ops::StopGradient;
 use intwain_ir::scalar::{Binary, Compare, Unary};
 use intwain_ir::{DType, Value};
 
@@ -28,6 +29,10 @@ operations! {
         let below = c.cx.g.select(nothing, one, y)?;
         let q = c.cx.g.div(x, below)?;
         Ok(c.cx.g.select(nothing, zero, q)?)
+    };
+    stop_gradient = |c| {
+        let x = c.tensor(0, "variable")?;
+        Ok(c.cx.g.push(StopGradient {}, &[x])?)
     };
     fmod = |c| {
         let (x, y) = c.pair()?;

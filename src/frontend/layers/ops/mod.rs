@@ -29,8 +29,6 @@ const LOSS: (&str, &str) = ("it is a loss or a score, which belongs behind a mod
 const BITS: (&str, &str) = ("it works on the bits of floating numbers", ELSEWHERE);
 const STEPS: (&str, &str) = ("it takes as many steps as the numbers demand", ELSEWHERE);
 const RANDOM: (&str, &str) = ("it is random in every call", "leave it out of the model that is saved");
-const GRADIENT: (&str, &str) =
-    ("it cuts the gradient, for which there is no operation here", "leave it out to run the model");
 const COMPOSED: (&str, &str) =
     ("it is not built", "write it with other operations of `keras.ops`, and save the model again");
 const ELSEWHERE: &str = "do this part outside of the model";
@@ -329,7 +327,7 @@ pub(super) const ROWS: &[Entry] = &[
     op("Squeeze", shaping::squeeze),
     op("Stack", shaping::stack),
     op("Std", reduce::std),
-    never("StopGradient", GRADIENT),
+    op("StopGradient", arith::stop_gradient),
     op("Subtract", arith::subtract),
     op("Sum", reduce::sum),
     op("Swapaxes", shaping::swapaxes),

@@ -1,6 +1,6 @@
 //! Reductions, running sums, and what needs the order of elements.
 
-use intwain_ir::ops::{ArgMax, Iota, Pad, Standardize};
+use intwain_ir::ops::{ArgMax, Iota, Pad, Standardize, StopGradient};
 use intwain_ir::scalar::{Binary, Compare, Reduce, Unary};
 use intwain_ir::{DType, Scalar, Shape, Value};
 
@@ -16,8 +16,18 @@ operations! {
     min = |c| extreme(c, Reduce::Min);
     any = |c| truths(c, Reduce::Max);
     all = |c| truths(c, Reduce::Min);
-    mean = |c| { let x = c.floating(0, "x")?; let r = Over::read(c, x)?; r.mean(c, x) };
-    variance = |c| { let x = c.floating(0, "x")?; let r = Over::read(c, x)?; r.variance(c, x) };
+    mean = |c| {
+        let x = c.floating(0, "x")?;
+        let r = Over::read(c, x)?;
+        r.mean(c, x)
+    };
+    variance = |c| {
+        let x = c.floating(0, "x")?;
+        let r = Over::read(c, x)?;
+        widely(c, x, |c, x| r.variance(c, x))
+    };
+    // Keras and TensorFlow round every step of these two.
+    stepwise_variance = |c| { let x = c.floating(0, "x")?; let r = Over::read(c, x)?; r.variance(c, x) };
     std = |c| {
         let x = c.floating(0, "x")?;
         let r = Over::read(c, x)?;
@@ -26,10 +36,28 @@ operations! {
     };
     moments = |c| {
         let x = c.floating(0, "x")?;
-        let dims = c.dims("axes", c.cx.rank(x))?.ok_or_else(|| misfit("has no axes"))?;
-        let r = Over { dims, keep: c.flag("keepdims")? };
         c.neutral("synchronized", &[Json::Bool(false)])?;
-        Ok(vec![r.mean(c, x)?, r.variance(c, x)?])
+        let dtype = c.cx.g.ty(x).dtype;
+        let wide = c.cx.g.cast(dtype.accumulator(), x)?;
+        let mut results = moments_of(c, wide)?;
+        if dtype != dtype.accumulator() {
+            // Keras clips to the range of f16, bf16 too.
+            for y in &mut results {
+                let (low, high) = (c.like(*y, -F16_MAX)?, c.like(*y, F16_MAX)?);
+                let at_least = c.cx.g.binary(Binary::Max, *y, low)?;
+                let clipped = c.cx.g.binary(Binary::Min, at_least, high)?;
+                *y = c.cx.g.cast(dtype, clipped)?;
+            }
+        }
+        Ok(results)
+    };
+    unclipped_moments = |c| {
+        let x = c.floating(0, "x")?;
+        c.irrelevant(&["shift"]);
+        let dtype = c.cx.g.ty(x).dtype;
+        // TensorFlow widens f16 alone.
+        let wide = c.cx.g.cast(if dtype == DType::F16 { DType::F32 } else { dtype }, x)?;
+        moments_of(c, wide)?.into_iter().map(|y| Ok(c.cx.g.cast(dtype, y)?)).collect::<Out<Vec<_>>>()
     };
     ptp = |c| {
         let x = c.tensor(0, "x")?;
@@ -179,9 +207,11 @@ impl Over {
     fn mean(&self, c: &mut Call<'_>, x: Value) -> Out<Value> {
         let dims = c.cx.dims(x);
         let n: usize = self.dims.iter().map(|&d| dims[d]).product();
-        let sum = self.reduce(c, Reduce::Sum, x)?;
-        let n = c.like(sum, n as f64)?;
-        Ok(c.cx.g.div(sum, n)?)
+        widely(c, x, |c, x| {
+            let sum = self.reduce(c, Reduce::Sum, x)?;
+            let n = c.like(sum, n as f64)?;
+            Ok(c.cx.g.div(sum, n)?)
+        })
     }
 
     fn variance(&self, c: &mut Call<'_>, x: Value) -> Out<Value> {
@@ -191,6 +221,30 @@ impl Over {
         let square = c.cx.g.mul(d, d)?;
         self.mean(c, square)
     }
+}
+
+/// The greatest number of f16.
+const F16_MAX: f64 = 65504.0;
+
+/// A statistic of 16-bit numbers in the type of their sums, rounded once.
+fn widely(c: &mut Call<'_>, x: Value, statistic: impl FnOnce(&mut Call<'_>, Value) -> Out<Value>) -> Out<Value> {
+    let dtype = c.cx.g.ty(x).dtype;
+    let wide = c.cx.g.cast(dtype.accumulator(), x)?;
+    let y = statistic(c, wide)?;
+    Ok(c.cx.g.cast(dtype, y)?)
+}
+
+/// The mean and the variance over `axes`. To the variance the mean is a constant, as in TensorFlow: its gradient would be
+/// zero but for rounding.
+fn moments_of(c: &mut Call<'_>, x: Value) -> Out<Vec<Value>> {
+    let dims = c.dims("axes", c.cx.rank(x))?.ok_or_else(|| misfit("has no axes"))?;
+    let all = Over { dims: dims.clone(), keep: true };
+    let over = Over { dims, keep: c.flag("keepdims")? };
+    let mean = all.mean(c, x)?;
+    let fixed = c.cx.g.push(StopGradient {}, &[mean])?;
+    let d = c.binary(Binary::Sub, x, fixed)?;
+    let square = c.cx.g.mul(d, d)?;
+    Ok(vec![over.finish(c, mean)?, over.mean(c, square)?])
 }
 
 /// What is summed: small integers as i32.

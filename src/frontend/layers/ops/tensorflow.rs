@@ -215,14 +215,18 @@ fn symbol_row(name: &str) -> Option<Row> {
         "reduce_min" => (reduce::min, REDUCED),
         "reduce_any" => (reduce::any, REDUCED),
         "reduce_all" => (reduce::all, REDUCED),
-        "reduce_variance" => (reduce::variance, REDUCED),
+        "reduce_variance" => (reduce::stepwise_variance, REDUCED),
         "reduce_std" => (reduce::std, REDUCED),
         "reduce_logsumexp" => (reduce::log_sum_exp, REDUCED),
         "reduce_euclidean_norm" => (reduce::norm, REDUCED),
         "mean" => (reduce::mean, REDUCED_BY_KERAS),
         "count_nonzero" => (reduce::count_nonzero, &[("input", "x"), ("axis", "axis"), ("keepdims", "keepdims")]),
         "norm" => (reduce::norm, &[("tensor", "x"), ("ord", "ord"), ("axis", "axis"), ("keepdims", "keepdims")]),
-        "moments" => (reduce::moments, &[("x", "x"), ("axes", "axes"), ("shift", "shift"), ("keepdims", "keepdims")]),
+        "moments" => {
+            let names = &[("x", "x"), ("axes", "axes"), ("shift", "shift"), ("keepdims", "keepdims")];
+            (reduce::unclipped_moments, names)
+        }
+        "stop_gradient" => (arith::stop_gradient, &[("input", "variable")]),
         "matmul" => (linear::matmul, MATMUL),
         "tensordot" => (linear::tensordot, &[("a", "x1"), ("b", "x2"), ("axes", "axes")]),
         "einsum" => (linear::einsum, &[("equation", "subscripts"), ("inputs", "operands")]),
@@ -396,6 +400,7 @@ pub(in crate::frontend::layers) fn node(op: &str) -> Option<Operation> {
         "Pad" | "PadV2" | "MirrorPad" => "pad",
         "Cast" => "cast",
         "Identity" => "identity",
+        "StopGradient" => "stop_gradient",
         "Shape" => "shape",
         "ZerosLike" => "zeros_like",
         "OnesLike" => "ones_like",
