@@ -430,19 +430,6 @@ fn sip_of_min(key: [i64; 2]) -> i64 {
     (v[0] ^ v[1] ^ v[2] ^ v[3]) as i64
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Values of `tf.strings.to_hash_bucket_strong` with 2⁶³ − 1 buckets.
-    #[test]
-    fn the_least_number_hashes_as_in_tensorflow() {
-        let bucket = |key| sip_of_min(key) as u64 % (i64::MAX as u64);
-        assert_eq!(bucket([1, 2]), 6_437_832_829_967_508_285);
-        assert_eq!(bucket([133, 137]), 7_192_410_156_709_985_988);
-    }
-}
-
 /// What is left behind the whole words, with the length in the highest byte.
 fn tail(w: &mut Words<'_>, text: &Text) -> Out<Value> {
     let left = w.with(Binary::Mod, text.length, 8)?;
@@ -486,4 +473,17 @@ fn round(w: &mut Words<'_>, v: [Value; 4]) -> Out<[Value; 4]> {
     let (b, d) = (w.xor(b, c)?, w.xor(d, a)?);
     let c = w.rotate_left(c, 32)?;
     Ok([a, b, c, d])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values of `tf.strings.to_hash_bucket_strong` with 2⁶³ − 1 buckets.
+    #[test]
+    fn the_least_number_hashes_as_in_tensorflow() {
+        let bucket = |key| sip_of_min(key) as u64 % (i64::MAX as u64);
+        assert_eq!(bucket([1, 2]), 6_437_832_829_967_508_285);
+        assert_eq!(bucket([133, 137]), 7_192_410_156_709_985_988);
+    }
 }
