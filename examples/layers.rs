@@ -1,5 +1,7 @@
 //! Lists the classes of Keras that are known, as JSON: what each is, and why those are refused that are.
 
+#![allow(clippy::print_stdout, reason = "an example prints")]
+
 use intwain::frontend::{ClassKind, known_classes};
 use serde_json::{Value, json};
 

@@ -2,8 +2,8 @@
 
 use crate::arrays::{Array, ArrayError};
 use crate::frontend::{
-    self, ByName, Format, ImportErrorKind, ImportErrors, ImportOptions, Imported, InputSpec, Json, KerasModel,
-    LayerBody, OptimizerState, ResultShapes, VarTree, Weights,
+    self, ByName, Format, ImportError, ImportErrorKind, ImportErrors, ImportOptions, Imported, InputSpec, Json,
+    KerasModel, LayerBody, ModelFile, OptimizerState, ResultShapes, VarTree, Weights,
 };
 use intwain_ir::{DType, Graph, Shape, Tensor, Type};
 use std::collections::BTreeMap;
@@ -81,7 +81,19 @@ pub enum WeightOrigin {
 impl Model {
     /// Reads a model file, and its weights if there are any.
     pub fn open(path: &Path, options: ModelOptions) -> Result<Model, ModelError> {
-        let file = frontend::open_model(path)?;
+        match Model::read(frontend::open_model(path)?, path, options.clone()) {
+            Err(ModelError::Import(errors)) if errors.problems.iter().any(misshapen) => {
+                let file = frontend::open_model(path)?;
+                let Some(architecture) = frontend::with_reset_after(&file.architecture, file.generation) else {
+                    return Err(errors.into());
+                };
+                Model::read(ModelFile { architecture, ..file }, path, options).map_err(|_| errors.into())
+            }
+            result => result,
+        }
+    }
+
+    fn read(file: ModelFile, path: &Path, options: ModelOptions) -> Result<Model, ModelError> {
         let (keras, mut problems) = KerasModel::read_leniently(&file)?;
         let architecture = frontend::architecture_text(&file);
         let source = match &options.weights {
@@ -212,6 +224,11 @@ impl Model {
         let i = i.ok_or_else(|| ModelError::NoWeight(path.into()))?;
         Ok(to_tensor(&self.weights.read(i)?))
     }
+}
+
+/// A stored tensor of another shape than its variable.
+fn misshapen(problem: &ImportError) -> bool {
+    matches!(*problem.kind, ImportErrorKind::WeightShape { .. })
 }
 
 fn import(keras: &KerasModel, path: &Path, options: &ModelOptions, batch: usize) -> Result<Imported, ImportErrors> {

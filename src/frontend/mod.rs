@@ -10,6 +10,7 @@ mod cursor;
 mod error;
 mod file;
 mod forms;
+mod gru;
 mod hdf5;
 mod init;
 mod json;
@@ -29,6 +30,7 @@ pub use cursor::{At, Fields};
 pub use error::{ImportError, ImportErrorKind, ImportErrors, JsonPath, Refusal};
 pub use file::{Format, Generation, ModelFile, architecture_text, open_model, open_model_bytes, open_weights};
 pub use forms::{Form, Recipe};
+pub(crate) use gru::with_reset_after;
 pub use init::{Distribution, Fans, Initializer, Mode};
 pub use json::Json;
 pub use layers::{

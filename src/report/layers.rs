@@ -25,6 +25,19 @@ pub struct LayersReport {
     pub trainable_params: usize,
     /// The others: frozen layers, moving statistics.
     pub non_trainable_params: usize,
+    /// The optimizer whose state is in the file of the weights.
+    pub optimizer: Option<OptimizerRow>,
+}
+
+/// An optimizer's state.
+#[derive(Clone, Debug, Serialize)]
+pub struct OptimizerRow {
+    /// Its class, where the file names it.
+    pub class: Option<String>,
+    /// Steps taken.
+    pub iterations: Option<i64>,
+    /// Tensors it keeps beside its counters.
+    pub slots: usize,
 }
 
 /// A layer.
@@ -60,6 +73,11 @@ pub fn layers(model: &Model) -> Result<LayersReport, ModelError> {
         total_params: total,
         trainable_params: trainable,
         non_trainable_params: total - trainable,
+        optimizer: model.optimizer()?.map(|state| OptimizerRow {
+            class: state.class,
+            iterations: state.iterations,
+            slots: state.slots.len(),
+        }),
     })
 }
 
@@ -119,7 +137,11 @@ impl fmt::Display for LayersReport {
         writeln!(f, "{}\n\n{table}", self.name)?;
         writeln!(f, "parameters:    {}", grouped(self.total_params))?;
         writeln!(f, "trainable:     {}", grouped(self.trainable_params))?;
-        writeln!(f, "non-trainable: {}", grouped(self.non_trainable_params))
+        writeln!(f, "non-trainable: {}", grouped(self.non_trainable_params))?;
+        let Some(optimizer) = &self.optimizer else { return Ok(()) };
+        let class = optimizer.class.as_deref().unwrap_or("of unknown class");
+        let steps = optimizer.iterations.map(|n| format!(" after {n} steps")).unwrap_or_default();
+        writeln!(f, "optimizer:     {class}{steps}, {} tensors", optimizer.slots)
     }
 }
 

@@ -12,7 +12,7 @@ mod plan;
 mod text;
 mod why;
 
-pub use layers::{LayerRow, LayersReport, layers};
+pub use layers::{LayerRow, LayersReport, OptimizerRow, layers};
 pub use machine::{DeviceFigures, FigureReport, LinkFigures, MachineReport};
 pub use placement::{
     CommunicationReport, DeviceReport, KernelReport, LayerReport, PlacementReport, Totals, Traffic, placement,

@@ -3,6 +3,10 @@
 //! A layer that cannot be imported is a problem of its own; what depends on it is left out, everything else is imported,
 //! so that all problems of a file come together.
 
+mod kept;
+mod leaf;
+mod resolve;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -11,17 +15,16 @@ use intwain_ir::{DType, Graph, Param, ParamKind, Rows, Shape, Type, Value};
 use super::cx::{Cx, Fail, Out, OwnerId, T, misfit, unsupported};
 use super::forced::{self, Training};
 use super::inputs::{Inputs, Item};
-use super::masks;
 use super::order;
-use super::policy::Policies;
 use super::rows::stay_apart;
-use super::{ClassKind, Entry, Import, Support, lookup, nearest_class};
-use crate::frontend::cursor::{At, Fields};
+use super::{Entry, Import, Support, lookup, nearest_class};
+use crate::frontend::cursor::Fields;
 use crate::frontend::error::{ImportError, ImportErrorKind, ImportErrors, JsonPath};
-use crate::frontend::file::Generation;
 use crate::frontend::json::Json;
 use crate::frontend::model::{Arg, Call, InputSpec, KerasModel, Layer, LayerBody, ModelKind, Source};
 use crate::frontend::weights::{Slot, VarTree};
+use kept::{CallRows, rows};
+use resolve::{Missing, Results, arguments, masked, resolve, resolve_all};
 
 /// What a file leaves open.
 #[derive(Clone, Debug, Default)]
@@ -115,47 +118,6 @@ fn build(model: &KerasModel, file: &Path, options: &ImportOptions, ask: Ask) -> 
     let mut problems = builder.problems;
     problems.sort_by_key(|p| p.path.indices());
     Err(ImportErrors { file: file.to_path_buf(), problems })
-}
-
-/// The rows of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CallRows {
-    /// Each input has what the file says.
-    AsWritten,
-    /// All inputs have these, always: the model keeps something for each of its rows from call to call.
-    Kept(usize),
-    /// The model does so, but its file leaves the rows open or gives inputs different ones.
-    Unknown,
-}
-
-fn rows(model: &KerasModel, ask: Ask) -> CallRows {
-    if !model.layers.iter().any(keeps_state) {
-        return CallRows::AsWritten;
-    }
-    let specs = model.input_specs();
-    let mut rows = specs.iter().map(|(_, spec)| spec.shape.as_ref().and_then(|s| s.first().copied().flatten()));
-    match (rows.next().flatten(), ask) {
-        (Some(first), _) if !rows.all(|r| r == Some(first)) => CallRows::Unknown,
-        (Some(first), Ask::AsIs) => CallRows::Kept(first),
-        (Some(_), Ask::TwoRows) => CallRows::Kept(2),
-        (None, _) => CallRows::Unknown,
-    }
-}
-
-/// Whether a layer, or one inside it, says that it keeps its states.
-fn keeps_state(layer: &Layer) -> bool {
-    fn says(json: &Json) -> bool {
-        match json {
-            Json::Object(map) => map.iter().any(|(k, v)| (k == "stateful" && *v == Json::Bool(true)) || says(v)),
-            Json::Array(items) => items.iter().any(says),
-            Json::Null | Json::Bool(_) | Json::Int(_) | Json::Float(_) | Json::String(_) => false,
-        }
-    }
-    match &layer.body {
-        LayerBody::Leaf(config) => says(config),
-        LayerBody::Model(inner) => inner.layers.iter().any(keeps_state),
-        LayerBody::Input(_) => false,
-    }
 }
 
 pub(super) struct Builder {
@@ -465,136 +427,6 @@ impl Builder {
             }
         }
     }
-
-    fn leaf(&mut self, layer: &Layer, row: (&Entry, Import), config: &Json, owner: OwnerId, inputs: &Inputs) -> Out {
-        let result = self.configured(layer, row, config, owner, inputs);
-        if let Err(Fail::Placed(errors)) = &result {
-            self.further_problems(layer, row, config, owner, inputs, errors);
-        }
-        result
-    }
-
-    /// The problems behind the first one of a layer: what its import says without the key that stopped it, and so on.
-    fn further_problems(
-        &mut self,
-        layer: &Layer,
-        row: (&Entry, Import),
-        config: &Json,
-        owner: OwnerId,
-        inputs: &Inputs,
-        first: &[ImportError],
-    ) {
-        let Json::Object(map) = config else { return };
-        let mut map = map.clone();
-        let mut culprit = first.first().and_then(|e| e.path.child_of(&layer.at));
-        let outer = std::mem::replace(&mut self.evidence, Evidence::Guessed);
-        while let Some(key) = culprit.take().filter(|key| map.shift_remove(key).is_some()) {
-            let Err(Fail::Placed(errors)) = self.configured(layer, row, &Json::Object(map.clone()), owner, inputs)
-            else {
-                break;
-            };
-            // Without a key that must be there nothing more is said.
-            let gone = |e: &ImportError| matches!(&*e.kind, ImportErrorKind::MissingKey { key: k } if *k == key);
-            if errors.iter().any(gone) {
-                break;
-            }
-            culprit = errors.first().and_then(|e| e.path.child_of(&layer.at));
-            self.report(Fail::Placed(errors), &layer.at, &layer.path);
-        }
-        self.evidence = outer;
-    }
-
-    fn configured(
-        &mut self,
-        layer: &Layer,
-        row: (&Entry, Import),
-        config: &Json,
-        owner: OwnerId,
-        inputs: &Inputs,
-    ) -> Out {
-        let at = At { json: config, path: layer.at.clone(), layer: Some(layer.path.clone()) };
-        let fields = at.fields()?;
-        fields.irrelevant(&BASE);
-        let outer_policies = self.cx.policies();
-        let outer_origin = self.cx.g.origin.clone();
-        self.cx.set_origin(&layer.path);
-        let result = self.typed(row, &fields, owner, inputs);
-        self.cx.set_outer_policies(outer_policies);
-        self.cx.g.origin = outer_origin;
-        // Keys are checked where the import function has asked for all it knows.
-        if result.is_ok() && self.read.insert(layer.at.clone()) {
-            self.problems.extend(fields.finish());
-        }
-        result
-    }
-
-    fn typed(
-        &mut self,
-        (entry, import): (&Entry, Import),
-        fields: &Fields<'_>,
-        owner: OwnerId,
-        inputs: &Inputs,
-    ) -> Out {
-        // The type in an operation's configuration is an argument of its own.
-        if entry.kind == ClassKind::Layer {
-            self.cx.set_policies(Policies::read(fields)?);
-        }
-        let inputs = match entry.kind == ClassKind::Layer && !self.leaves_inputs(entry.class) {
-            true => self.autocast(inputs)?,
-            false => inputs.clone_items(),
-        };
-        let mut tensors = {
-            let outer = self.cx.enter(owner);
-            let result = import(self, fields, &inputs);
-            self.cx.enter(outer);
-            result?
-        };
-        inputs.finish()?;
-        // With extents and sizes bounded, no product of two of them overflows.
-        if let Some(large) = tensors.iter().map(|t| self.cx.g.shape(t.value)).find(|s| s.elements() > MAX_ELEMENTS) {
-            return Err(misfit(format!("its result of shape {large} has more than {MAX_ELEMENTS} elements")));
-        }
-        entry.masks.follow(&mut self.cx, fields, &inputs, &mut tensors)?;
-        Ok(tensors)
-    }
-
-    /// Whether a layer takes its inputs in the types they come in.
-    fn leaves_inputs(&self, class: &str) -> bool {
-        const ALWAYS: [&str; 6] =
-            ["Embedding", "CategoryEncoding", "Hashing", "IntegerLookup", "HashedCrossing", "Pipeline"];
-        const KERAS_3: [&str; 3] = ["LayerNormalization", "GroupNormalization", "ReversibleEmbedding"];
-        const KERAS_2: [&str; 3] = ["TFOpLambda", "SlicingOpLambda", "TensorFlowOpLayer"];
-        ALWAYS.contains(&class)
-            || match self.cx.generation {
-                Generation::Three => KERAS_3.contains(&class),
-                Generation::One | Generation::Two => KERAS_2.contains(&class),
-            }
-    }
-
-    /// Keras casts floating inputs to a layer's compute type: Keras 3 all of them and to integers too, Keras 2 those of the first
-    /// argument (to which recurrent layers add their states) and to floating types only.
-    fn autocast(&mut self, inputs: &Inputs) -> Out<Inputs> {
-        let mut items = inputs.clone_items();
-        let (to, generation, cx) = (self.cx.dtype, self.cx.generation, &mut self.cx);
-        let mut cast = |t: T| -> Out<T> {
-            let float = cx.g.ty(t.value).dtype.is_float();
-            let casts = float && (to.is_float() || generation == Generation::Three);
-            Ok(T { value: if casts { cx.g.cast(to, t.value)? } else { t.value }, mask: t.mask })
-        };
-        match generation {
-            Generation::Three => {
-                items.args.iter_mut().try_for_each(|item| item.map(&mut cast))?;
-                items.kwargs.values_mut().try_for_each(|item| item.map(&mut cast))?;
-            }
-            Generation::One | Generation::Two => {
-                items.args.iter_mut().take(1).try_for_each(|item| item.map(&mut cast))?;
-                let first = ["inputs", "initial_state"];
-                let named = items.kwargs.iter_mut().filter(|(name, _)| first.contains(&name.as_str()));
-                named.map(|(_, item)| item).try_for_each(|item| item.map(&mut cast))?;
-            }
-        }
-        Ok(items)
-    }
 }
 
 /// The row and import function of a layer's class, or why there is none.
@@ -615,94 +447,6 @@ fn importable(layer: &Layer) -> Result<(&'static Entry, Import), ImportErrorKind
 
 /// 64 GiB of f32.
 const MAX_ELEMENTS: usize = 1 << 34;
-
-/// Keys every layer has. The dtype is read before the layer's own keys.
-const BASE: [&str; 8] = [
-    "name",
-    "trainable",
-    "dtype",
-    "batch_input_shape",
-    "batch_shape",
-    "input_dtype",
-    "input_shape",
-    "activity_regularizer",
-];
-
-/// What the calls of a model have given so far.
-#[derive(Default)]
-struct Results {
-    tensors: BTreeMap<(usize, usize), Vec<T>>,
-    /// Calls that stand for something that could not be imported.
-    guessed: BTreeSet<(usize, usize)>,
-}
-
-impl Results {
-    /// The tensor of a source; `None` where the call is missing, `Some(None)` where it has fewer results.
-    fn find(&self, s: &Source) -> Option<Option<T>> {
-        let of_call = self.tensors.get(&(s.layer, s.call))?;
-        // A guess has one tensor, whichever is asked for.
-        let guess = of_call.first().filter(|_| self.guessed.contains(&(s.layer, s.call)));
-        Some(of_call.get(s.tensor).or(guess).copied())
-    }
-}
-
-/// A reference that has no tensor.
-enum Missing {
-    /// The call it names could not be imported.
-    Call,
-    /// The call has fewer results.
-    Result(Source),
-}
-
-fn resolve_all(args: &[Arg], find: &impl Fn(&Source) -> Option<Option<T>>) -> Result<Vec<Item>, Missing> {
-    args.iter().map(|a| resolve(a, find)).collect()
-}
-
-fn resolve(arg: &Arg, find: &impl Fn(&Source) -> Option<Option<T>>) -> Result<Item, Missing> {
-    Ok(match arg {
-        Arg::Tensor(source) => match find(source) {
-            Some(Some(t)) => Item::Tensor(t),
-            Some(None) => return Err(Missing::Result(*source)),
-            None => return Err(Missing::Call),
-        },
-        Arg::Const(json) => Item::Const(json.clone()),
-        Arg::Array { value, dtype } => Item::Array { value: value.clone(), dtype: dtype.clone() },
-        Arg::List(items) => Item::List(resolve_all(items, find)?),
-        Arg::Dict(map) => {
-            Item::Dict(map.iter().map(|(k, a)| Ok((k.clone(), resolve(a, find)?))).collect::<Result<_, Missing>>()?)
-        }
-        Arg::Slice(parts) => {
-            let [a, b, c] = &**parts;
-            Item::Slice(Box::new([resolve(a, find)?, resolve(b, find)?, resolve(c, find)?]))
-        }
-        Arg::Ellipsis => Item::Ellipsis,
-    })
-}
-
-/// The tensors a nested model is called with, in its own order: by name where a dictionary names its inputs.
-fn arguments(model: &KerasModel, inputs: &Inputs) -> Out {
-    if let Some(Item::Dict(map)) = inputs.get(0, "inputs") {
-        let specs = model.input_specs();
-        let named = specs.iter().map(|(name, _)| match map.get(*name).map(Item::tensors).as_deref() {
-            Some([t]) => Some(*t),
-            Some(_) | None => None,
-        });
-        if let Some(tensors) = named.collect::<Option<Vec<T>>>() {
-            return Ok(tensors);
-        }
-    }
-    inputs.many()
-}
-
-/// The same tensors with the masks of an argument `mask`, where there is one.
-fn masked(mut tensors: Vec<T>, inputs: &Inputs) -> Vec<T> {
-    if let Some(item) = inputs.named("mask") {
-        for (t, mask) in tensors.iter_mut().zip(masks::values(item)) {
-            t.mask = mask.or(t.mask);
-        }
-    }
-    tensors
-}
 
 /// A Keras dtype that a tensor can have.
 pub(super) fn element(name: &str) -> Option<DType> {
