@@ -1,4 +1,5 @@
 //! Bare operations of Keras 3, and TensorFlow's in models of tf.keras, against values of NumPy.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
 

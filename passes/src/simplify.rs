@@ -167,3 +167,22 @@ fn compose(g: &Graph, op: &Op, args: &[Value]) -> Replacement {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use intwain_ir::{DType, Rows, Type};
+
+    /// Once gradients are written, what stops them costs nothing.
+    #[test]
+    fn what_stops_gradients_is_dropped() {
+        let mut g = Graph::new("stopped");
+        let x = g.input("x", Type::new(DType::F32, [2, 3]), Rows::Batched);
+        let stopped = g.push(ops::StopGradient {}, &[x]).unwrap();
+        let y = g.mul(x, stopped).unwrap();
+        g.output("y", y);
+        let simple = simplify(&g).unwrap();
+        let names: Vec<&str> = simple.nodes.values().map(|n| n.op.name()).collect();
+        assert_eq!(names, ["binary"]);
+    }
+}
