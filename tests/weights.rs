@@ -257,3 +257,31 @@ fn cudnn_layers_compute_what_layers_without_cudnn_do() {
     let want = read_npz(&fixture("cudnn.npz")).into_iter().find(|a| a.name == "three").unwrap();
     assert_close("cudnn.h5", &run(&path, Some(&fixture("cudnn.h5")), "cudnn.npz"), &want);
 }
+
+/// A GRU from before `reset_after` there was, which tf-keras reads as one that has it: the stored bias tells which it is.
+/// Values of both forms are Keras's.
+#[test]
+fn the_weights_tell_the_form_of_a_gru_whose_file_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let json = r#"{"class_name": "Sequential", "keras_version": "2.0.8", "config": [{"class_name": "GRU", "config": {"name": "g", "units": 1,
+        "activation": "tanh", "recurrent_activation": "sigmoid", "batch_input_shape": [null, 2, 1]}}]}"#;
+    std::fs::write(at("m.json"), json).unwrap();
+    write_npz(&at("in.npz"), &[support::Array::f32("x", &[1, 2, 1], vec![1.0, 2.0])]);
+    let kernels = [
+        support::Array::f32("g/gru_cell/kernel", &[1, 3], vec![0.5, 0.6, 0.7]),
+        support::Array::f32("g/gru_cell/recurrent_kernel", &[1, 3], vec![0.1, 0.2, 0.3]),
+    ];
+    let one = support::Array::f32("g/gru_cell/bias", &[3], vec![0.1, 0.2, 0.3]);
+    let two = support::Array::f32("g/gru_cell/bias", &[2, 3], vec![0.1, 0.2, 0.3, 0.4, 0.5, 0.6]);
+    for (bias, want) in [(one, 0.434_625), (two, 0.373_932)] {
+        let [kernel, recurrent] = kernels.clone();
+        write_npz(&at("w.npz"), &[kernel, recurrent, bias]);
+        let (model, inputs, weights, out) = (at("m.json"), at("in.npz"), at("w.npz"), at("out.npz"));
+        let words = ["run", text(&model), "--inputs", text(&inputs), "--weights", text(&weights)];
+        let result = intwain(&[&words[..], &["--outputs", text(&out), "--devices", "cpu:0", "-q"]].concat());
+        assert!(result.status.success(), "{}", said(&result.stderr));
+        let got = read_npz(&out).remove(0).floats()[0];
+        assert!((got - want).abs() < 1e-6, "{got} instead of {want}");
+    }
+}
