@@ -33,6 +33,11 @@ NEVER_STORED = {
     "Function": "the base class of models",
     "Operation": "the base class",
 }
+# What tests classes that Keras cannot make, or not here: a file and a function in it.
+RUST_TESTS = {
+    "CuDNNGRU": ("tests/weights.rs", "cudnn_layers_compute_what_layers_without_cudnn_do"),
+    "CuDNNLSTM": ("tests/weights.rs", "cudnn_layers_compute_what_layers_without_cudnn_do"),
+}
 CORPUS = ("<!-- corpus -->\n", "<!-- /corpus -->")
 
 HEAD = """# What is read
@@ -119,7 +124,7 @@ class Evidence:
             self.cases.setdefault(class_, ([], []))[at].append(line["case"])
 
     def of(self, names, prefix=""):
-        """At most two names of tests, the most specific first, and how many there are."""
+        """At most two names of tests, the most specific first."""
         own, within, others, models = [], [], [], []
         for name in names:
             a, b = self.cases.get(prefix + name, ([], []))
@@ -130,8 +135,11 @@ class Evidence:
         # Layers that only Keras 1 had are tested by documents of it, in `keras1_cases.py`.
         old = [] if prefix or own or others or within or models else [t for name in names for t in self.old.get(name, [])]
         tests = list(dict.fromkeys([*own, *others, *within, *models, *old]))
-        shown = ", ".join(f"`{test}`" for test in tests[:2])
-        return shown + (f" and {len(tests) - 2} more" if len(tests) > 2 and not others else "")
+        if not tests and names[0] in RUST_TESTS:
+            file, function = RUST_TESTS[names[0]]
+            with open(os.path.join(ROOT, file)) as source:
+                tests = [f"{file}: {function}"] if f"fn {function}(" in source.read() else []
+        return ", ".join(f"`{test}`" for test in tests[:2])
 
 
 def stored_classes(value):
@@ -163,6 +171,9 @@ class Page:
         also = "".join(f", `{a}`" for a in aliases)
         if name in NEVER_STORED:
             return f"| `{name}`{also} | not in files: {NEVER_STORED[name]} | |"
+        if name == "InputLayer":
+            self.count(title, "read")
+            return f"| `{name}`{also} | yes | every model |"
         row = next((self.known[kind, n] for n in (name, *aliases) if (kind, n) in self.known), None)
         if row is None:
             if kind == "layer":

@@ -102,7 +102,8 @@ class Maker:
         values.update({f"in{i}": a for i, a in enumerate(arrays)})
         values.update({f"out{i}": v for i, v in enumerate(outputs)})
         np.savez(os.path.join(folder, "case.npz"), **values)
-        classes = sorted({self.class_of(layer) for layer in model._flatten_layers() if layer is not model})
+        parts = [part for layer in model._flatten_layers() for part in (layer, *getattr(layer, "operations", ()))]
+        classes = sorted({self.class_of(part) for part in parts if part is not model})
         return {
             "case": name,
             "layer": name.split("_")[0],

@@ -4,8 +4,8 @@
     python tools/layer_check.py CASES_DIR [--binary target/release/intwain] [--devices cpu:0] [--split data] [--grad] [--only TEXT] [--jobs 2]
 
 Outputs have to be within 2e-4 of the element and 2e-5 of the output's scale (gradients 1e-3 and 1e-4), integers and booleans equal; cases
-computed in half precisions have the tolerance of that precision. With --split, which implies `--allow-one`, it says how many cases really
-were split, and names those that were not under -v. Needs NumPy only. Exit 0 when no case failed.
+computed in half precisions within two units of rounding of the element and of the scale (gradients eight). With --split, which implies
+`--allow-one`, it says how many cases really were split, and names those that were not under -v. Needs NumPy only. Exit 0 when none failed.
 """
 import argparse
 import json
@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 FORWARD, GRADIENT = (2e-4, 2e-5), (1e-3, 1e-4)
-LOOSER = {"float16": 50.0, "bfloat16": 240.0}  # so much more than in float32: two units of rounding where values of scale 1 cancel
+HALF = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # units of rounding
 
 
 def unlike(got, want, relative, absolute):
@@ -43,7 +43,7 @@ def unlike(got, want, relative, absolute):
     if not finite.any():
         return None
     scale = max(1.0, float(np.abs(w[finite]).max()))
-    error = np.abs(g - w)[finite]
+    error = np.abs(g[finite] - w[finite])
     if (error <= absolute * scale + relative * np.abs(w[finite])).all():
         return None
     return f"off by {error.max():.3g}, scale {scale:.3g}"
@@ -84,7 +84,7 @@ class Runner:
             return "has no model", None
         with np.load(data) as arrays:
             want = {k: arrays[k] for k in arrays.files}
-        looser = LOOSER.get(self.precision.get(name), 1.0)
+        unit = HALF.get(self.precision.get(name), 0.0)
         got, devices = self.intwain("run", name, model, data, [])
         if isinstance(got, str):
             return got, None
@@ -101,8 +101,9 @@ class Runner:
             if missing:
                 return f"grad: without {', '.join(missing[:4])}", devices
             pairs += [(k, got[k], want[k], GRADIENT) for k in names]
-        for key, value, wanted, (relative, absolute) in pairs:
-            why = unlike(value, wanted, relative * looser, absolute * looser)
+        for key, value, wanted, bounds in pairs:
+            units = (2 if bounds is FORWARD else 8) * unit
+            why = unlike(value, wanted, *(max(bound, units) for bound in bounds))
             if why:
                 return f"{key}: {why}", devices
         return None, devices

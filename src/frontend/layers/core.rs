@@ -1,7 +1,7 @@
 //! Dense layers, embeddings, masking, and layers that do nothing outside of training.
 
 use intwain_ir::ops::{Constant, Contract, Take};
-use intwain_ir::scalar::{Compare, Reduce};
+use intwain_ir::scalar::{Compare, Reduce, Unary};
 use intwain_ir::{DType, Scalar, Shape, Trainable, Value};
 
 use super::activations::{Activation, initializer};
@@ -12,7 +12,7 @@ use super::inputs::Inputs;
 use super::merge::common;
 use crate::frontend::cursor::{At, Fields};
 use crate::frontend::error::ImportError;
-use crate::frontend::init::Initializer;
+use crate::frontend::init::{Distribution, Initializer};
 use crate::frontend::json::Json;
 
 /// Constraints and regularisers matter for training only: training reads them from the model file.
@@ -45,13 +45,49 @@ pub(super) fn dense(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Ou
     Ok(vec![activation.apply(cx, y)?.into()])
 }
 
+/// Random Fourier features: cos(x·K/s + b), in f32 under every policy.
+pub(super) fn random_fourier_features(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
+    let x = inputs.one()?;
+    let width = fields.require("output_dim")?.positive()?;
+    let stored = fields.opt("kernel_initializer");
+    let named = stored.as_ref().and_then(|at| at.str().ok().map(|name| (at, name.to_ascii_lowercase())));
+    let gaussian = Initializer::Random { distribution: Distribution::Normal, a: 0.0, b: 1.0 };
+    let (init, default_scale) = match (named, &stored) {
+        (None, Some(at)) => (Initializer::read(at)?, None),
+        (None, None) => (gaussian, Some(0.5)),
+        (Some((_, name)), _) if name == "gaussian" => (gaussian, Some(0.5)),
+        (Some((at, name)), _) if name == "laplacian" => {
+            return Err(at.unsupported("a kernel of Cauchy's distribution").into());
+        }
+        (Some((at, _)), _) => return Err(at.accepted(&["gaussian"]).into()),
+    };
+    let scale = fields.opt("scale").map(|at| at.f64()).transpose()?;
+    let cx = &mut b.cx;
+    let value = cx.for_statistics(x.value)?;
+    let &[_, features] = cx.dims(value).as_slice() else {
+        return Err(misfit(format!("takes a tensor of rank 2, its input has the shape {:?}", cx.dims(value))));
+    };
+    let scale = scale.unwrap_or_else(|| default_scale.map_or(1.0, |half| (features as f64 * half).sqrt()));
+    let dtype = cx.g.ty(value).dtype;
+    // Files list it first, since Keras lists what it would train before all else, of frozen layers too.
+    let divisor = cx.var_as(dtype, "kernel_scale", &[1], Initializer::Constant(scale), Trainable::Yes)?;
+    let kernel = cx.var_as(dtype, "unscaled_kernel", &[features, width], init, Trainable::Frozen)?;
+    let turn = Initializer::Random { distribution: Distribution::Uniform, a: 0.0, b: std::f64::consts::TAU };
+    let bias = cx.var_as(dtype, "bias", &[width], turn, Trainable::Frozen)?;
+    let divisor = cx.g.broadcast_to(divisor, &Shape::from([features, width]))?;
+    let kernel = cx.g.div(kernel, divisor)?;
+    let y = cx.g.matmul(value, kernel)?;
+    let y = add_bias(cx, y, bias)?;
+    Ok(vec![cx.g.unary(Unary::Cos, y)?.into()])
+}
+
 pub(super) fn embedding(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     let x = inputs.one()?.value;
     let rows = fields.require("input_dim")?.positive()?;
     let width = fields.require("output_dim")?.positive()?;
     let mask_zero = fields.bool_or("mask_zero", false)?;
     let init = fields.opt_any(&["embeddings_initializer", "init"]);
-    let uniform = Initializer::Random { distribution: crate::frontend::init::Distribution::Uniform, a: -0.05, b: 0.05 };
+    let uniform = Initializer::Random { distribution: Distribution::Uniform, a: -0.05, b: 0.05 };
     let init = init.map_or(Ok(uniform), |at| Initializer::read(&at))?;
     fields.irrelevant(&TRAINING);
     fields.irrelevant(&["embeddings_constraint", "input_length", "weights"]);
@@ -87,8 +123,7 @@ pub(super) fn reversible_embedding(b: &mut Builder, fields: &Fields<'_>, inputs:
     let width = fields.require("output_dim")?.positive()?;
     let reverse = inputs.flag("reverse")?;
     let init = |fields: &Fields<'_>| {
-        let uniform =
-            Initializer::Random { distribution: crate::frontend::init::Distribution::Uniform, a: -0.05, b: 0.05 };
+        let uniform = Initializer::Random { distribution: Distribution::Uniform, a: -0.05, b: 0.05 };
         initializer(fields, "embeddings_initializer", uniform)
     };
     if !reverse {

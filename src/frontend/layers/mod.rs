@@ -231,6 +231,7 @@ const CLASSES: &[Entry] = &[
     layer("RandomElasticTransform", augment::cast),
     layer("RandomErasing", augment::cast),
     layer("RandomFlip", augment::cast),
+    layer("RandomFourierFeatures", core::random_fourier_features),
     layer("RandomGaussianBlur", augment::cast),
     layer("RandomGrayscale", augment::same),
     layer("RandomHeight", augment::cast),

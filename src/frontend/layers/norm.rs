@@ -37,7 +37,7 @@ pub(super) fn batch(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Ou
     // Moving statistics and the mask are for training.
     fields.irrelevant(&["momentum", "fused", "synchronized", "renorm_clipping", "renorm_momentum"]);
     fields.irrelevant(&TRAINING);
-    fields.neutral("renorm", &[Json::Bool(false)])?;
+    let renorm = fields.bool_or("renorm", false)?;
     fields.neutral("virtual_batch_size", &[])?;
     fields.neutral("adjustment", &[])?;
     inputs.tensor(1, "mask")?;
@@ -61,8 +61,14 @@ pub(super) fn batch(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Ou
     let mut var = |name, init, trainable| cx.var_as(dtype, name, &[channels], init, trainable);
     let gamma = if scale { Some(var("gamma", gamma_init, Trainable::Yes)?) } else { None };
     let beta = if center { Some(var("beta", beta_init, Trainable::Yes)?) } else { None };
-    let mean = var("moving_mean", mean_init, Trainable::Frozen)?;
-    let variance = var("moving_variance", variance_init, Trainable::Frozen)?;
+    let mean = var("moving_mean", mean_init.clone(), Trainable::Frozen)?;
+    let variance = var("moving_variance", variance_init.clone(), Trainable::Frozen)?;
+    if renorm {
+        // What training corrects by; inference takes the moving statistics.
+        var("moving_stddev", variance_init.clone(), Trainable::Frozen)?;
+        var("renorm_mean", mean_init, Trainable::Frozen)?;
+        var("renorm_stddev", variance_init, Trainable::Frozen)?;
+    }
 
     let shape = Shape::from([channels]);
     let epsilon = cx.g.full(dtype, epsilon, &shape)?;
