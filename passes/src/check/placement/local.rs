@@ -119,7 +119,7 @@ impl Match<'_> {
             add(&mut found, results.into_iter().map(|m| vec![m]).collect());
         }
         for (at, factor) in self.whole.rule(self.node).factors.iter().enumerate() {
-            for units in self.units(factor) {
+            for units in self.anywhere(at, factor).map_or_else(|| self.units(factor), |any| vec![any]) {
                 if let Some(results) = self.cut(at, factor, &units) {
                     add(&mut found, results.into_iter().map(|m| vec![m]).collect());
                 }
@@ -233,6 +233,19 @@ impl Match<'_> {
             return vec![Units::Any(length)];
         }
         (0..=units - length).map(|start| Units::Range(start..start + length)).collect()
+    }
+
+    /// What is made from nothing, and is the same part wherever that begins, repeats along the factor. Only
+    /// [`MAX_MEANINGS`] of its places would be kept otherwise, maybe not the one that a reader needs.
+    fn anywhere(&self, at: usize, factor: &Factor) -> Option<Units> {
+        let single = factor.results.iter().flatten().all(|cut| cut.unit == 1);
+        if !factor.operands.is_empty() || !single {
+            return None;
+        }
+        let places = self.suggested_by_result(factor);
+        let Some(Units::Range(first)) = places.first() else { return None };
+        let same = places.iter().all(|units| self.cut(at, factor, units).is_some());
+        same.then_some(Units::Any(first.len()))
     }
 
     /// The results if every operand is the part that a cut along the factor asks for.

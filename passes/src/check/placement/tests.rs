@@ -4,7 +4,7 @@ use crate::place::{Options, Planner, Strategy};
 use crate::reshard::{apply, reshard};
 use crate::samples::{convnet, hardware, mlp, towers, transformer};
 use intwain_ir::Rewriter;
-use intwain_ir::ops::{AllReduce, Op};
+use intwain_ir::ops::{AllReduce, Iota, Op};
 
 struct Divided {
     whole: Graph,
@@ -71,6 +71,29 @@ fn an_output_may_be_a_constant_and_no_other_one() {
     assert!(divided.check().is_empty(), "{}", divided.check()[0]);
     let other = Divided { whole: model(1.0), ..divided };
     assert!(other.check().iter().any(|fault| fault.to_string().contains("constant")));
+}
+
+#[test]
+fn positions_that_repeat_along_many_rows_are_the_part_of_any_device() {
+    use intwain_ir::{DType, scalar::Compare};
+    let model = |along: usize| {
+        let mut g = mlp(20, 8);
+        let y = g.outputs[0].value;
+        let shape = g.shape(y).clone();
+        let iota = Iota { dtype: DType::I32, shape: shape.clone(), dim: along, start: 0 };
+        let places = g.push(iota, &[]).unwrap();
+        let one = g.full(DType::I32, 1.0, &shape).unwrap();
+        let masked = g.compare(Compare::Lt, places, one).unwrap();
+        let zero = g.full(DType::F32, 0.0, &shape).unwrap();
+        let z = g.select(masked, zero, y).unwrap();
+        g.output("masked", z);
+        g
+    };
+    let divided = divide(&model(1), Strategy::Data, "cpu");
+    assert!(divided.check().is_empty(), "{}", divided.check()[0]);
+    // Positions along the rows are others on each device.
+    let other = Divided { whole: model(0), ..divided };
+    assert!(!other.check().is_empty());
 }
 
 /// A local graph rebuilt with something done at one node.
