@@ -38,6 +38,12 @@ RUST_TESTS = {
     "CuDNNGRU": ("tests/weights.rs", "cudnn_layers_compute_what_layers_without_cudnn_do"),
     "CuDNNLSTM": ("tests/weights.rs", "cudnn_layers_compute_what_layers_without_cudnn_do"),
 }
+# Operations that no model can be made with, so that there are no values of Keras.
+NO_VALUES = {
+    "Arange": "no call of Keras leaves it in a model",
+    "ConvTranspose": "Keras's own call of it in a model fails",
+    "Ndim": "Keras's own call of it in a model fails",
+}
 CORPUS = ("<!-- corpus -->\n", "<!-- /corpus -->")
 
 HEAD = """# What is read
@@ -184,6 +190,8 @@ class Page:
             self.count(title, "refused")
             return f"| `{name}`{also} | refused: {row['refused']['why']} | |"
         tests = self.evidence.of([name, *aliases], "ops." if kind == "operation" else "")
+        if not tests and kind == "operation" and name in NO_VALUES:
+            tests = f"nothing: {NO_VALUES[name]}"
         if not tests:
             self.problems.append(f"nothing tests {kind} {name}")
         self.count(title, "read")

@@ -194,8 +194,9 @@ class Maker:
             cots = {i: rng.standard_normal(v.shape).astype("float32") for i, v in floating.items()}
             wide = "float64" if any(v.dtype == tf.float64 for v in floating.values()) else "float32"
             total = sum(tf.reduce_sum(tf.cast(v, wide) * cots[i].astype(wide)) for i, v in floating.items())
-        values = {f"cot{i}": c.astype(self.plain(floating[i]).dtype) for i, c in cots.items()}
-        if floating:
+        values = {}
+        if floating and self.differentiable(tape, total, tensors):
+            values.update({f"cot{i}": c.astype(self.plain(floating[i]).dtype) for i, c in cots.items()})
 
             def gradient(source):
                 got = tape.gradient(total, source)
@@ -204,6 +205,14 @@ class Maker:
             values.update({f"gin{i}": gradient(t) for i, t in enumerate(tensors) if t.dtype.is_floating})
             values.update({f"gw{j}": gradient(w) for j, w in enumerate(watched)})
         return [self.plain(v) for v in outputs], values
+
+    def differentiable(self, tape, total, tensors):
+        """Whether TensorFlow has gradients of every operation."""
+        try:
+            tape.gradient(total, tensors)
+            return True
+        except LookupError:
+            return False
 
     def draw_weights(self, model, rng, tensors):
         """Kernels keep the variance of what passes through them; statistics are those of the inputs, then moved off them."""
