@@ -40,7 +40,7 @@ RUST_TESTS = {
 }
 # Operations that no model can be made with, so that there are no values of Keras.
 NO_VALUES = {
-    "Arange": "no call of Keras leaves it in a model",
+    "Arange": "Keras's own call of it in a model fails",
     "ConvTranspose": "Keras's own call of it in a model fails",
     "Ndim": "Keras's own call of it in a model fails",
 }
