@@ -279,7 +279,7 @@ fn the_weights_tell_the_form_of_a_gru_whose_file_does_not() {
         write_npz(&at("w.npz"), &[kernel, recurrent, bias]);
         let (model, inputs, weights, out) = (at("m.json"), at("in.npz"), at("w.npz"), at("out.npz"));
         let words = ["run", text(&model), "--inputs", text(&inputs), "--weights", text(&weights)];
-        let result = intwain(&[&words[..], &["--outputs", text(&out), "--devices", "cpu:0", "-q"]].concat());
+        let result = intwain([&words[..], &["--outputs", text(&out), "--devices", "cpu:0", "-q"]].concat());
         assert!(result.status.success(), "{}", said(&result.stderr));
         let got = read_npz(&out).remove(0).floats()[0];
         assert!((got - want).abs() < 1e-6, "{got} instead of {want}");
