@@ -119,7 +119,6 @@ fn nested_tree(outer_of_seq_trains: bool) -> VarTree {
         vars: vec![],
         repeated: 0,
         channels: Default::default(),
-        forms: vec![],
         factors: 0,
         parts,
     };

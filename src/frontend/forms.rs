@@ -260,11 +260,8 @@ fn join(axis: usize, parts: &[Array]) -> Option<Array> {
     Array::from_bytes(first.dtype(), shape, &bytes)
 }
 
-/// The forms of a layer's variables: those its import declared, else what its class is known to have been stored as.
+/// What the variables of a layer's class are known to have been stored as, where that is not one tensor each.
 pub(super) fn forms(node: &VarTree) -> Vec<Form> {
-    if !node.forms.is_empty() {
-        return node.forms.clone();
-    }
     let [kernel, recurrent, bias] = &node.vars[..] else { return Vec::new() };
     let names = [kernel, recurrent, bias].map(|var| var.path.rsplit('/').next().unwrap_or_default());
     let ([inputs, columns], true) = (&kernel.shape[..], names == ["kernel", "recurrent_kernel", "bias"]) else {

@@ -71,8 +71,6 @@ pub struct VarTree {
     pub repeated: usize,
     /// Where the images that it convolves have their channels.
     pub channels: Channels,
-    /// What Keras stored for all its variables and its parts', where that is not one tensor each. All have one count of tensors.
-    pub forms: Vec<Form>,
     /// Elements of the low-rank factors that Keras trains in place of the first variable. Files hold the product merged.
     pub factors: usize,
     /// Its parts in creation order. Layers without variables are listed too: they count.
@@ -109,7 +107,6 @@ impl VarTree {
             vars,
             repeated: 0,
             channels: Channels::Last,
-            forms: Vec::new(),
             factors: 0,
             parts: Vec::new(),
         }

@@ -9,7 +9,6 @@ use super::forced::Training;
 use crate::frontend::cursor::Fields;
 use crate::frontend::error::{ImportError, ImportErrorKind};
 use crate::frontend::file::Generation;
-use crate::frontend::forms::Form;
 use crate::frontend::init::Initializer;
 use crate::frontend::weights::{Channels, Slot, VarSpec, VarTree};
 
@@ -88,7 +87,6 @@ struct Owner {
     vars: Vec<(VarSpec, Value)>,
     repeated: usize,
     channels: Channels,
-    forms: Vec<Form>,
     factors: usize,
     parts: Vec<usize>,
 }
@@ -150,7 +148,6 @@ impl Cx {
             vars: Vec::new(),
             repeated: 0,
             channels: Channels::Last,
-            forms: Vec::new(),
             factors: 0,
             parts: Vec::new(),
         };
@@ -202,7 +199,6 @@ impl Cx {
             vars: Vec::new(),
             repeated: 0,
             channels: Channels::Last,
-            forms: Vec::new(),
             factors: 0,
             parts: Vec::new(),
         });
@@ -355,13 +351,6 @@ impl Cx {
         self.owners[self.owner].channels = channels;
     }
 
-    /// Says what Keras stored for all variables of an owner and its parts, where that is not one tensor each: the first form
-    /// that gives the variables' shapes is taken. All have one count of tensors.
-    #[allow(dead_code, reason = "for layers of Keras 1")]
-    pub(crate) fn stored_as(&mut self, owner: OwnerId, forms: Vec<Form>) {
-        self.owners[owner].forms = forms;
-    }
-
     /// Reads what says that Keras trains low-rank factors in place of the current owner's kernel.
     pub(crate) fn low_rank(&mut self, fields: &Fields<'_>, kernel: &[usize]) -> Out<()> {
         fields.irrelevant(&["lora_alpha"]);
@@ -397,7 +386,6 @@ impl Cx {
             vars: owner.vars.iter().map(|(spec, _)| spec.clone()).collect(),
             repeated: owner.repeated,
             channels: owner.channels,
-            forms: owner.forms.clone(),
             factors: owner.factors,
             parts: owner.parts.iter().map(|&part| self.tree_of(part, values)).collect(),
         }
