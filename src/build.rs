@@ -129,7 +129,7 @@ pub fn compile(
     after: Observer<'_>,
 ) -> Result<Compiled, BuildError> {
     let graph = timings.time("read", || model.graph(request.rows))?;
-    let graph = driver::prepare(graph, timings, after)?;
+    let graph = driver::prepare(graph, request.options.numerics, timings, after)?;
     let plan = planned(&graph, request, timings)?;
     let target = crate::kernels::target_for(&request.hardware, request.precision);
     Ok(driver::lower(graph, plan, &*target, timings, after)?)
@@ -179,7 +179,7 @@ pub fn write(
 /// The model's graph after the passes before placement.
 fn prepared(model: &Model, request: &Request, timings: &mut Timings) -> Result<Graph, BuildError> {
     let graph = timings.time("read", || model.graph(request.rows))?;
-    Ok(driver::prepare(graph, timings, &mut |_, _| {})?)
+    Ok(driver::prepare(graph, request.options.numerics, timings, &mut |_, _| {})?)
 }
 
 /// The plan, or the one for one device where the request allows it.

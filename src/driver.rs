@@ -9,7 +9,7 @@ use intwain_passes::partition::{PartitionError, partition};
 use intwain_passes::pass::{self, GLOBAL, LOCAL};
 use intwain_passes::place::{self, PlaceError, Plan, Planner};
 use intwain_passes::program::{DeviceProgram, program};
-use intwain_passes::{PassError, Timings, check, reshard};
+use intwain_passes::{Numerics, PassError, Timings, check, forest, reshard};
 use std::sync::Arc;
 
 /// Why a graph could not be compiled.
@@ -77,22 +77,32 @@ pub fn passes() -> Vec<(&'static str, &'static str)> {
     let mut all = vec![("import", "the model as it was read")];
     all.extend(listed(GLOBAL));
     all.extend([
+        pass::ROW_BLOCKS,
         ("shard", "writes the plan's layouts on all values"),
         ("reshard", "makes communication explicit"),
         ("partition", "gives each device its graph"),
+        FOREST,
     ]);
     all.extend(listed(LOCAL));
     all
 }
 
+/// The pass that follows the checked division.
+const FOREST: (&str, &str) = ("forest", "has each device add up what it holds of sums over rows");
+
 /// Sees the graph, or a device's graph, after each pass.
 pub type Observer<'a> = &'a mut dyn FnMut(&'static str, &Graph);
 
 /// Runs the passes before placement.
-pub fn prepare(graph: Graph, timings: &mut Timings, after: Observer<'_>) -> Result<Graph, CompileError> {
+pub fn prepare(
+    graph: Graph,
+    numerics: Numerics,
+    timings: &mut Timings,
+    after: Observer<'_>,
+) -> Result<Graph, CompileError> {
     pass::check("import", &graph, timings)?;
     after("import", &graph);
-    Ok(pass::run(GLOBAL, graph, timings, after)?)
+    Ok(pass::run_global(graph, numerics, timings, after)?)
 }
 
 /// Plans a prepared graph.
@@ -116,7 +126,8 @@ pub fn lower(
     let sharded = timings.time("shard", || reshard::apply(&graph, &plan));
     pass::check("shard", &sharded, timings)?;
     after("shard", &sharded);
-    let explicit = timings.time("reshard", || reshard::reshard(&sharded, &plan.nodes)).map_err(PassError::from)?;
+    let explicit = timings.time("reshard", || reshard::reshard_states(&sharded, &plan.nodes, plan.sharding));
+    let explicit = explicit.map_err(PassError::from)?;
     pass::check("reshard", &explicit, timings)?;
     after("reshard", &explicit);
     let raw = timings.time("partition", || partition(&explicit))?;
@@ -124,15 +135,29 @@ pub fn lower(
     if !problems.is_empty() {
         return Err(CompileError::Refused(problems.iter().map(ToString::to_string).collect()));
     }
+    for local in &raw {
+        pass::check("partition", local, timings)?;
+        after("partition", local);
+    }
+    let forests = timings.time(FOREST.0, || forest(&raw))?;
     let mut locals = Vec::new();
-    for local in raw {
-        pass::check("partition", &local, timings)?;
-        after("partition", &local);
+    for local in forests {
+        pass::check(FOREST.0, &local, timings)?;
+        after(FOREST.0, &local);
         locals.push(pass::run(LOCAL, local, timings, after)?);
     }
     let (clusters, programs) = programs(&locals, target, timings);
     let (params, outputs) = ports(&explicit);
     Ok(Compiled { graph, plan, explicit, locals, clusters, programs, params, outputs })
+}
+
+/// Each device's graph of a graph with layouts and communication: as it is divided, and as programs are made of it.
+pub(crate) fn divided(explicit: &Graph, timings: &mut Timings) -> Result<(Vec<Graph>, Vec<Graph>), CompileError> {
+    let raw = timings.time("partition", || partition(explicit))?;
+    let forests = timings.time(FOREST.0, || forest(&raw))?;
+    let locals = forests.into_iter().map(|local| pass::run(LOCAL, local, timings, &mut |_, _| {}));
+    let locals = locals.collect::<Result<_, _>>()?;
+    Ok((raw, locals))
 }
 
 /// Each device's clusters and program, from its graph.

@@ -45,7 +45,7 @@ pub(crate) fn schedule(cpu: &Cpu, spec: &KernelSpec) -> CpuKernel {
         .map(|(ty, home)| {
             let timing = match home {
                 Home::Persistent => Timing::Load,
-                Home::Arena => Timing::Call,
+                Home::State | Home::Arena => Timing::Call,
             };
             Operand { ty, timing }
         })

@@ -2,8 +2,9 @@
 
 use crate::arrays::{Array, ArrayError};
 use crate::frontend::{
-    self, ByName, Format, ImportError, ImportErrorKind, ImportErrors, ImportOptions, Imported, InputSpec, Json,
-    KerasModel, LayerBody, ModelFile, OptimizerState, ResultShapes, VarTree, Weights,
+    self, ByName, Format, Generation, ImportError, ImportErrorKind, ImportErrors, ImportOptions, Imported, InputSpec,
+    Json, KerasModel, LayerBody, ModelFile, OptimizerState, Penalties, Phase, ResultShapes, TrainingPhase, VarTree,
+    Weights,
 };
 use intwain_ir::{DType, Graph, Shape, Tensor, Type};
 use std::collections::BTreeMap;
@@ -37,7 +38,7 @@ pub struct ModelOptions {
 
 impl ModelOptions {
     fn ask(&self, batch: usize) -> ImportOptions {
-        ImportOptions { batch, shapes: self.shapes.clone(), float: self.float }
+        ImportOptions { batch, shapes: self.shapes.clone(), float: self.float, ..ImportOptions::default() }
     }
 }
 
@@ -65,6 +66,8 @@ pub struct Model {
     options: ModelOptions,
     weights: Weights,
     by_name: Option<ByName>,
+    generation: Generation,
+    format: Format,
     /// Optimizer, loss and metrics of the file.
     training: Option<Json>,
 }
@@ -122,8 +125,14 @@ impl Model {
             }
         };
         let (weights, by_name) = weights.map_err(|problems| ImportErrors { file: stored, problems })?;
-        let training = file.compile_config;
-        Ok(Model { path: path.to_path_buf(), keras, architecture, options, weights, by_name, training })
+        let (generation, format, training) = (file.generation, file.format, file.compile_config);
+        let path = path.to_path_buf();
+        Ok(Model { path, keras, architecture, options, weights, by_name, generation, format, training })
+    }
+
+    /// What kind of file it was read from.
+    pub fn format(&self) -> Format {
+        self.format
     }
 
     /// What was loaded by name, where that was asked for.
@@ -131,9 +140,19 @@ impl Model {
         self.by_name.as_ref()
     }
 
+    /// The model's variables and where their values come from.
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
     /// The state that an optimizer left in the file of the weights.
     pub fn optimizer(&self) -> Result<Option<OptimizerState>, ModelError> {
         Ok(self.weights.optimizer(self.training.as_ref())?)
+    }
+
+    /// What the file says about training: optimizer, losses and metrics.
+    pub fn compile_config(&self) -> Option<&Json> {
+        self.training.as_ref()
     }
 
     /// The model's name in its file.
@@ -154,6 +173,21 @@ impl Model {
         let mut paths = Vec::new();
         visit(&self.keras, &mut paths);
         paths
+    }
+
+    /// The generation of Keras that its file is of.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Optimizer, loss and metrics as the file has them: `compile_config` of Keras 3, `training_config` of Keras 2.
+    pub fn training(&self) -> Option<&Json> {
+        self.training.as_ref()
+    }
+
+    /// All variables, by the layers that hold them.
+    pub fn variables(&self) -> Result<VarTree, ModelError> {
+        Ok(frontend::variables(&self.keras, &self.path, &self.options.ask(1))?)
     }
 
     /// The architecture as JSON, from which [`Model::open`] reads the same model without its weights.
@@ -195,6 +229,17 @@ impl Model {
         Ok(import(&self.keras, &self.path, &self.options, rows)?.graph)
     }
 
+    /// The model in training mode, for calls of `rows` rows: what a step of training begins with.
+    pub fn training_graph(&self, rows: usize, phase: &TrainingPhase) -> Result<Imported, ModelError> {
+        self.imported(rows, Phase::Training(phase.clone()))
+    }
+
+    /// The model for calls of `rows` rows, with what losses need beside the outputs: masks and penalties.
+    pub fn imported(&self, rows: usize, phase: Phase) -> Result<Imported, ModelError> {
+        let options = ImportOptions { phase, penalties: Penalties::Always, ..self.options.ask(rows) };
+        Ok(frontend::import(&self.keras, &self.path, &options)?)
+    }
+
     /// The architecture.
     pub fn keras(&self) -> &KerasModel {
         &self.keras
@@ -216,6 +261,12 @@ impl Model {
         let i = self.weights.specs().iter().position(|s| s.path == path);
         let i = i.ok_or_else(|| ModelError::NoWeight(path.into()))?;
         Ok(self.weights.read_into(i, rows, to)?)
+    }
+
+    /// The paths of the weights that training changes, in the order of the model.
+    pub fn trainable_paths(&self) -> impl Iterator<Item = &str> {
+        let specs = self.weights.specs().iter().enumerate();
+        specs.filter(|(i, _)| self.weights.trainable(*i)).map(|(_, s)| s.path.as_str())
     }
 
     /// Reads or makes a weight by its path.

@@ -1,5 +1,9 @@
 //! A model on devices: compiles what the number of rows asks for, and runs.
 
+mod training;
+
+pub use training::TrainingCall;
+
 use crate::cuda;
 use crate::driver::{self, CompileError, Compiled};
 use crate::kernels;
@@ -11,10 +15,10 @@ use crate::runtime::{
 };
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::{Graph, Param, ParamKind, Rows, Shape, Tensor, Type};
-use intwain_passes::Timings;
 use intwain_passes::differentiate::gradients;
 use intwain_passes::hardware::{Catalogue, Hardware};
-use intwain_passes::place::{self, Strategy};
+use intwain_passes::place::{self, Sharding, Strategy};
+use intwain_passes::{Numerics, Timings};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -45,6 +49,19 @@ pub struct SessionOptions {
     pub parts: Option<[usize; 2]>,
     /// Rows of a call.
     pub batch: Option<usize>,
+    /// Whether results may depend on the number of devices; `None`: on CPU devices they do not. It matters where sums
+    /// are over rows: in training, and for gradients of weights.
+    pub numerics: Option<Numerics>,
+    /// What two devices that share the rows of training keep in parts.
+    pub sharding: Sharding,
+}
+
+impl SessionOptions {
+    /// Whether results may depend on the number of devices.
+    pub fn numerics(&self) -> Numerics {
+        let usual = if self.devices.kind() == DeviceKind::Cpu { Numerics::EXACT } else { Numerics::Free };
+        self.numerics.unwrap_or(usual)
+    }
 }
 
 /// What happens when a named strategy cannot split a model.
@@ -272,7 +289,8 @@ impl<'m> Session<'m> {
         if let Some(pieces) = self.pieces.get(&rows) {
             return Ok(*pieces);
         }
-        let graph = driver::prepare(self.model.graph(rows)?, &mut self.timings, &mut |_, _| {})?;
+        let graph =
+            driver::prepare(self.model.graph(rows)?, self.options.numerics(), &mut self.timings, &mut |_, _| {})?;
         let plan = plan(&graph, &self.options, &mut self.timings)?;
         let pieces = plan.micro_batches.min(rows);
         if pieces <= 1 && self.known(rows, self.options.split).is_none() {
@@ -382,11 +400,17 @@ pub(crate) fn hardware_of(devices: &Devices) -> Hardware {
 }
 
 /// The plan of a prepared graph for the devices.
-fn plan(graph: &Graph, options: &SessionOptions, timings: &mut Timings) -> Result<place::Plan, CompileError> {
+pub(crate) fn plan(
+    graph: &Graph,
+    options: &SessionOptions,
+    timings: &mut Timings,
+) -> Result<place::Plan, CompileError> {
     let strategy = if options.devices.count() == 1 { Some(Strategy::One) } else { options.split };
     let hardware = options.hardware.clone().unwrap_or_else(|| hardware_of(&options.devices));
     let survey = place::Survey::Asked;
-    let ask = place::Options { strategy, parts: options.parts, survey, ..place::Options::default() };
+    let numerics = options.numerics();
+    let SessionOptions { parts, sharding, .. } = *options;
+    let ask = place::Options { strategy, parts, survey, numerics, sharding, ..place::Options::default() };
     match driver::plan(graph, &hardware, ask.clone(), timings) {
         Err(CompileError::Place(place::PlaceError::CannotSplit { .. })) if options.fallback == Fallback::One => {
             let one = place::Options { strategy: Some(Strategy::One), ..ask };
@@ -396,13 +420,13 @@ fn plan(graph: &Graph, options: &SessionOptions, timings: &mut Timings) -> Resul
     }
 }
 
-fn compile(graph: Graph, options: &SessionOptions, timings: &mut Timings) -> Result<Compiled, CompileError> {
-    let graph = driver::prepare(graph, timings, &mut |_, _| {})?;
+pub(crate) fn compile(graph: Graph, options: &SessionOptions, timings: &mut Timings) -> Result<Compiled, CompileError> {
+    let graph = driver::prepare(graph, options.numerics(), timings, &mut |_, _| {})?;
     let plan = plan(&graph, options, timings)?;
     lower(graph, plan, options, timings)
 }
 
-fn lower(
+pub(crate) fn lower(
     graph: Graph,
     plan: place::Plan,
     options: &SessionOptions,

@@ -278,12 +278,11 @@ fn wrong_usage_is_told_apart_from_wrong_input() {
     fails(2, &["plan", &example("two_tower.json"), "--split", "half"]);
     fails(2, &["run", &example("two_tower.json")]);
     let help = ok(&["--help"]);
-    for command in ["plan", "inspect", "compile", "run", "grad", "verify", "hardware", "devices"] {
+    for command in ["plan", "inspect", "compile", "run", "grad", "train", "evaluate", "verify", "hardware", "devices"] {
         assert!(help.contains(command), "{help}");
     }
-    for absent in ["train", "evaluate"] {
-        assert!(!help.contains(absent), "{help}");
-    }
+    // Nothing would be kept.
+    fails(2, &["train", &example("two_tower.json"), "--data", "d.npz", "--epochs", "1"]);
 }
 
 #[test]

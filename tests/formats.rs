@@ -496,7 +496,9 @@ fn training_in_a_node_of_keras_3_says_nothing() {
     for training in ["false", "null"] {
         assert_eq!(outputs(&keras_2(training)), [[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]);
     }
-    assert!(refused(&keras_2("true")).contains("training"));
+    // Kept elements are doubled, the others are 0: what drops depends on the graph's random bits.
+    let graph = imported(&keras_2("true")).graph;
+    assert!(graph.nodes.values().any(|n| n.op.name() == "random"), "{graph}");
 }
 
 /// Variables in the order of Keras's `weights`: layers as listed, then creation order; frozen layers do not train.

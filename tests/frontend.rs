@@ -100,6 +100,8 @@ fn nested_tree(outer_of_seq_trains: bool) -> VarTree {
         dtype: DType::F32,
         initializer: Initializer::ZEROS,
         trainable,
+        regularizer: None,
+        constraint: None,
     };
     let dense = |path: &str, i, o| {
         let vars = vec![var(&format!("{path}/kernel"), &[i, o], true), var(&format!("{path}/bias"), &[o], true)];

@@ -37,7 +37,7 @@ impl Model {
             read_npz(&path.with_extension("npz")).into_iter().map(|a| (a.name.clone(), a)).collect();
         let mut file = open_model(&path).unwrap();
         let model = KerasModel::read(&file).unwrap();
-        let options = ImportOptions { batch: golden["in0"].shape[0], shapes: BTreeMap::new(), float: None };
+        let options = ImportOptions { batch: golden["in0"].shape[0], ..Default::default() };
         let Imported { graph, vars, .. } = import(&model, &path, &options).unwrap();
         verify(&graph).unwrap();
         let stored = Weights::new(&vars, file.weights.take(), 0).unwrap();

@@ -31,7 +31,7 @@ fn load(policy: &str, float: Option<DType>) -> (Graph, Vec<Tensor>, BTreeMap<Str
         read_npz(&path.with_extension("npz")).into_iter().map(|a| (a.name.clone(), a)).collect();
     let mut file = open_model(&path).unwrap();
     let model = KerasModel::read(&file).unwrap();
-    let options = ImportOptions { batch: 3, shapes: BTreeMap::new(), float };
+    let options = ImportOptions { batch: 3, float, ..Default::default() };
     let Imported { graph, vars, .. } = import(&model, &path, &options).unwrap();
     verify(&graph).unwrap();
     let stored = Weights::new(&vars, file.weights.take(), 0).unwrap();

@@ -5,6 +5,7 @@
 use intwain::build::{self, Request};
 use intwain::report::{self, PlacementReport};
 use intwain::{Catalogue, Model, ModelOptions, Strategy, Timings, driver};
+use intwain_passes::Numerics;
 use intwain_passes::place::{Options, Planner};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -100,7 +101,12 @@ fn sums_of_layers_are_the_totals() {
 /// The promise of `--why`: planning with the layer pinned to the runner-up costs what was printed.
 #[test]
 fn pinning_a_layer_to_its_runner_up_costs_what_is_said() {
-    let graph = driver::prepare(model("two_tower.json").graph(64).unwrap(), &mut Timings::default(), &mut |_, _| {});
+    let graph = driver::prepare(
+        model("two_tower.json").graph(64).unwrap(),
+        Numerics::Free,
+        &mut Timings::default(),
+        &mut |_, _| {},
+    );
     let graph = graph.unwrap();
     let layers: BTreeSet<&str> = graph.nodes.values().map(|n| n.origin.path()).filter(|p| !p.is_empty()).collect();
     let mut explained = 0;
@@ -160,7 +166,8 @@ fn a_layer_that_computes_nothing_is_told_from_one_that_is_not_there() {
 #[test]
 fn the_graph_after_every_pass_is_text_that_reads_back() {
     let mut seen = Vec::new();
-    let request = request("cpu", 5).split(Strategy::Tensor);
+    let mut request = request("cpu", 5).split(Strategy::Tensor);
+    request.options.numerics = Numerics::EXACT;
     build::compile(&model("two_tower.json"), &request, &mut Timings::default(), &mut |pass, graph| {
         let text = graph.to_string();
         assert_eq!(intwain_ir::text::parse(&text).unwrap().to_string(), text, "after {pass}");

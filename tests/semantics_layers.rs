@@ -157,6 +157,16 @@ fn relu_has_a_slope_a_limit_and_a_threshold() {
     close(&of(2, "LeakyReLU", json!({"alpha": 0.5}), &[2], &[-1., 2.], &[]), &[-0.5, 2.]);
 }
 
+/// TensorFlow casts the root of 2 in `gelu` from float32, which float64 shows.
+#[test]
+fn gelu_in_float64_has_the_constant_of_tensorflow() {
+    let x = Tensor::from_f64(DType::F64, [1, 3], &[1.0, -2.0, 0.3]);
+    let config = json!({"activation": "gelu", "dtype": "float64"});
+    let got = run(&model(3, "Activation", config, &[3], "float64"), x, &[]).1;
+    let want = [0.8413447419273903, -0.04550026759242268, 0.18537342606924007];
+    assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-15), "{got:?}, not {want:?}");
+}
+
 #[test]
 fn named_activations() {
     let named =

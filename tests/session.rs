@@ -185,3 +185,23 @@ fn positions_that_a_table_lacks_are_refused_by_programs_too() {
         assert!(said.contains("`x`") && said.contains("rows 0 to 4"), "{said}");
     }
 }
+
+#[test]
+fn a_divided_weight_is_drawn_with_the_fans_of_the_whole() {
+    let open = [Value::Null, json!(64)];
+    let wide = [Value::Null, json!(96)];
+    let layers = [input("x", &open), dense("d", 96, "x", &open), dense("e", 5, "d", &wide)];
+    let m = model(&layers, &["x"], &["e"]);
+    // Keras: ±√(6 / (fan_in + fan_out)), of which 6144 draws come close.
+    for (path, fans) in [("d/kernel", 160.0), ("e/kernel", 101.0)] {
+        let largest = m.weight(path).unwrap().to_f64().into_iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+        assert!((0.97..=1.0).contains(&(largest / (6.0f64 / fans).sqrt())), "{path}");
+    }
+    let x = named(&[("x", numbers([4, 64]))]);
+    let want = expected(&m, 4, &x).remove(0).to_f64();
+    let mut session = Session::new(&m, on(2, Some(Strategy::Tensor))).unwrap();
+    let found = session.run(&x).unwrap().remove(0).1.to_f64();
+    for (a, b) in found.iter().zip(&want) {
+        assert!((a - b).abs() < 1e-4, "{a} instead of {b}");
+    }
+}

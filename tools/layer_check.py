@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds the `intwain` binary against conformance cases, those of `layer_cases.py` and others of the format described there.
 
-    python tools/layer_check.py CASES_DIR [--binary target/release/intwain] [--devices cpu:0] [--split data] [--grad] [--only TEXT] [--jobs 2]
+    python tools/layer_check.py CASES_DIR [--binary target/release/intwain] [--devices cpu:0] [--split data] [--grad] [--training] [--only TEXT] [--jobs 2]
 
 Outputs have to be within 2e-4 of the element and 2e-5 of the output's scale (gradients 1e-3 and 1e-4), integers and booleans equal; cases
 computed in half precisions within two units of rounding of the element and of the scale (gradients eight). With --split, which implies
@@ -101,6 +101,21 @@ class Runner:
             if missing:
                 return f"grad: without {', '.join(missing[:4])}", devices
             pairs += [(k, got[k], want[k], GRADIENT) for k in names]
+        # Cases with something random have no values of training.
+        if self.args.training and any(k.startswith("tout") for k in want):
+            got, _ = self.intwain("run", name, model, data, ["--training"])
+            if isinstance(got, str):
+                return got, devices
+            names = sorted((k for k in want if k.startswith("tout")), key=lambda k: int(k[4:]))
+            outputs = [k for k in got if not re.fullmatch(r"tw\d+", k)]
+            if len(outputs) != len(names):
+                return f"run --training: {len(outputs)} outputs, Keras has {len(names)}", devices
+            pairs += [(k, got[o], want[k], GRADIENT) for k, o in zip(names, outputs)]
+            weights = [k for k in want if re.fullmatch(r"tw\d+", k)]
+            missing = [k for k in weights if k not in got]
+            if missing:
+                return f"run --training: without {', '.join(missing[:4])}", devices
+            pairs += [(k, got[k], want[k], GRADIENT) for k in weights]
         for key, value, wanted, bounds in pairs:
             units = (2 if bounds is FORWARD else 8) * unit
             why = unlike(value, wanted, *(max(bound, units) for bound in bounds))
@@ -116,6 +131,7 @@ def main():
     parser.add_argument("--devices", default="cpu:0")
     parser.add_argument("--split", default="")
     parser.add_argument("--grad", action="store_true")
+    parser.add_argument("--training", action="store_true", help="outputs and weights of a call in training mode too")
     parser.add_argument("--only", default="", help="names that contain this text")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=120)

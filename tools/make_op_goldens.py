@@ -307,6 +307,12 @@ def structure_cases():
         for fill in (0.0, 7.5):
             case(f"pad {low} {high} {interior} with {fill}", op("pad", low=low, high=high, interior=interior, value=["f32", fill]), [x], padded(x, low, high, interior, fill))
     case("pad an empty tensor", op("pad", low=[1, 0], high=[2, 1], interior=[0, 0], value=["f32", 1.5]), [np.zeros((0, 2), "f4")], padded(np.zeros((0, 2), "f4"), [1, 0], [2, 1], [0, 0], 1.5))
+    for dim, size in [(0, 1), (0, 2), (0, 3), (0, 5), (1, 2), (1, 4), (2, 3)]:
+        shape, count = list(x.shape), -(-x.shape[dim] // size)
+        shape[dim : dim + 1] = [count, size]
+        filled = np.concatenate([x, np.zeros([count * size - n if d == dim else n for d, n in enumerate(x.shape)], "f4")], dim)
+        case(f"blocks of {size} of dimension {dim}", op("blocks", dim=dim, size=size), [x], filled.reshape(shape))
+    case("blocks of nothing", op("blocks", dim=0, size=3), [np.zeros((0, 2), "f4")], np.zeros((0, 3, 2), "f4"))
     parts = [values(f"part{n}", (2, n, 3)) for n in (1, 4, 0, 2)]
     case("concat of four", op("concat", dim=1), parts, np.concatenate(parts, 1))
     case("concat outermost", op("concat", dim=0), [x, x[:1]], np.concatenate([x, x[:1]], 0))
@@ -384,6 +390,32 @@ def reduce_cases():
             case(f"arg_max {dtype} along {axis}", op("arg_max", dim=axis), [x], np.argmax(x, axis).astype("i4"))
     odd = np.array([[1, math.nan, math.nan], [-math.inf, -math.inf, -math.inf], [-0.0, 0.0, -1.0], [math.inf, math.nan, 0]], "f4")
     case("arg_max of NaN and infinities", op("arg_max", dim=1), [odd], np.argmax(odd, 1).astype("i4"))
+
+
+def tree_sum(x):
+    """Adjacent pairs, then adjacent pairs of those; an odd last one goes on."""
+    level = list(x.astype("f4") if x.dtype.name in ("float16", "bfloat16") else x)
+    while len(level) > 1:
+        level = [a[0] + a[1] if len(a) == 2 else a[0] for a in (level[i : i + 2] for i in range(0, len(level), 2))]
+    return np.asarray(level[0]).astype(x.dtype)
+
+
+def tree_cases():
+    for dtype in ("f32", "f64", "f16", "bf16", "i32"):
+        for count in (1, 2, 5, 7, 8, 23):
+            x = values(f"tree{count}{dtype}", (count, 3), dtype)
+            want = tree_sum(x)
+            if dtype in FLOATS:
+                exact = x.astype("f8").sum(0)
+                assert np.abs(want.astype("f8") - exact).max() <= {"f16": 2e-2, "bf16": 1e-1}.get(dtype, 1e-5), (dtype, count)
+            case(f"tree_sum of {count} {dtype}", op("tree_sum", spans=[1] * count), [x], want)
+    for spans in ([4, 3], [1, 1, 2, 3], [2, 2, 1, 1, 1], [8, 1], [6]):
+        x = values(f"tree{spans}", (sum(spans), 2, 3))
+        ends = np.cumsum(spans)
+        items = np.stack([tree_sum(x[end - span : end]) for span, end in zip(spans, ends)])
+        case(f"tree_sum of nodes {spans}", op("tree_sum", spans=spans), [items], tree_sum(x))
+    case("tree_sum of nothing", op("tree_sum", spans=[]), [np.zeros((0, 2), "f4")], np.zeros(2, "f4"))
+    case("tree_sum of -0", op("tree_sum", spans=[1, 1, 1]), [np.full((3, 2), -0.0, "f4")], np.full(2, -0.0, "f4"))
 
 
 # Contractions
@@ -621,6 +653,17 @@ def standardize_cases():
 
 # Reading and adding by index
 
+def take_each_cases():
+    for dtype in ("f32", "f16", "i32"):
+        tables = values("tables" + dtype, (3, 5, 2), dtype)
+        ids = rng("each" + dtype).integers(0, 5, (3, 2, 4)).astype("i4")
+        case(f"take_each {dtype}", op("take_each"), [tables, ids], np.stack([t[i] for t, i in zip(tables, ids)]))
+    tables, ids = values("tables", (2, 4)), np.array([[0, -1, 3, 4], [2, 2, -5, 1]], "i8")
+    inside = (ids >= 0) & (ids < 4)
+    want = np.where(inside, np.take_along_axis(tables, np.clip(ids, 0, 3), 1), np.float32(0))
+    case("take_each past the ends", op("take_each"), [tables, ids], want)
+
+
 def take_cases():
     for dtype in TYPES:
         table = values("table" + dtype, (7, 3), dtype)
@@ -695,10 +738,54 @@ def scan_cases():
     case("scan of three states", op("scan", count=3, states=3, sequences=2, body=swap), [a, b, n, xs, ys], want, {"scale": 1e-6})
 
 
+def threefry(rounds, key, words):
+    """Threefry-2x32 as its authors define it, checked with their vectors."""
+    wrap = 0xFFFFFFFF
+    schedule = [key[0], key[1], key[0] ^ key[1] ^ 0x1BD11BDA]
+    a, b = (words[0] + key[0]) & wrap, (words[1] + key[1]) & wrap
+    for i in range(rounds):
+        r = (13, 15, 26, 6, 17, 29, 16, 24)[i % 8]
+        a = (a + b) & wrap
+        b = ((b << r | b >> (32 - r)) & wrap) ^ a
+        if i % 4 == 3:
+            t = i // 4 + 1
+            a, b = (a + schedule[t % 3]) & wrap, (b + schedule[(t + 1) % 3] + t) & wrap
+    return a, b
+
+
+VECTORS = {
+    13: ((0x9D1C5EC6, 0x8BD50731), (0xFD36D048, 0x2D17272C), (0xBA3E4725, 0xF27D669E)),
+    20: ((0x6B200159, 0x99BA4EFE), (0x1CB996FC, 0xBB002BE7), (0xC4923A9C, 0x483DF7A0)),
+}
+
+
+def random_cases():
+    for rounds, want in VECTORS.items():
+        ones = 0xFFFFFFFF
+        asked = (((0, 0), (0, 0)), ((ones, ones), (ones, ones)), ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3)))
+        assert tuple(threefry(rounds, key, words) for key, words in asked) == want, rounds
+
+    def bits(key, extents, start, shape, step):
+        words = threefry(13, (key & 0xFFFFFFFF, key >> 32), (step, 0))
+        strides = [math.prod(extents[d + 1 :]) for d in range(len(extents))]
+        at = lambda p: sum((s + i) * n for s, i, n in zip(start, p, strides))
+        made = [threefry(13, words, (at(p) & 0xFFFFFFFF, at(p) >> 32))[0] for p in np.ndindex(*shape)]
+        return np.array(made, "u4").reshape(shape)
+
+    far = (1 << 32) // 15 + 1
+    for what, key, extents, start, shape, step in (
+        ("one", 7, (), (), (), 0), ("whole", 0x0123456789ABCDEF, (4, 3, 5), (0, 0, 0), (4, 3, 5), 0), ("step", 0x0123456789ABCDEF, (4, 3, 5), (0, 0, 0), (4, 3, 5), 1),
+        ("part", 0x0123456789ABCDEF, (4, 3, 5), (1, 0, 2), (2, 3, 3), 1), ("last", 2**64 - 1, (9,), (0,), (9,), 2**32 - 1),
+        ("past 32 bits", 3, (1, 3, 5), (far - 2, 0, 0), (4, 3, 5), 9), ("none", 1, (2, 3), (0, 0), (0, 3), 0),
+    ):
+        text = op("random", key=key, extents=list(extents), start=list(start), shape=list(shape))
+        case(f"random {what}", text, [np.uint32(step)], bits(key, extents, start, shape, step))
+
+
 def main():
     out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "..", "tests", "goldens", "ops.jsonl")
-    for make in (unary_cases, binary_cases, compare_cases, cast_cases, structure_cases, reduce_cases, contract_cases, conv_cases, window_cases, row_cases,
-                 standardize_cases, take_cases, scatter_cases, scan_cases):
+    for make in (unary_cases, binary_cases, compare_cases, cast_cases, structure_cases, reduce_cases, tree_cases, contract_cases, conv_cases, window_cases, row_cases,
+                 standardize_cases, take_cases, take_each_cases, scatter_cases, scan_cases, random_cases):
         make()
     names = [c["name"] for c in cases]
     assert len(set(names)) == len(names), sorted(n for n in names if names.count(n) > 1)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Assembles emitted PTX with several versions of ptxas and compares what became of it with a table.
 
-    python tools/ptxas_check.py PATH... [--cache DIR] [--table FILE] [--bless] [--subset] [--ends] [--update] [--jobs N]
+    python tools/ptxas_check.py PATH... [--cache DIR] [--table FILE] [--bless] [--subset] [--clean] [--ends] [--update] [--jobs N]
 
 A PATH is a `.ptx` file, a program directory or a directory of either. Every distinct kernel text is assembled once by every ptxas for
 each of its targets. It fails on any error or warning, on spills and on local memory. Registers, shared memory and the instructions of
 sm_80 (by the ptxas that `TABLE_BY` names) are compared with the table, exactly; `--bless` writes them there, and keeps what the table
-says of programs that were not given. A program that only the table knows is a failure unless `--subset` is said. `--ends` leaves out all but the
+says of programs that were not given. A program that only the table knows is a failure unless `--subset` is said. `--clean` leaves
+the table alone and the sizes out. `--ends` leaves out all but the
 first target of the older ptxas and the last of the newest.
 
 The tools come from PyPI's wheels, unpacked under the cache directory, where they are looked for first; `--update` asks PyPI for newer
@@ -257,6 +258,8 @@ def run(args):
     found = {key: measured[symbol] for key, symbol in names.items() if symbol in measured}
     runs = ", ".join(f"{version} ({len(targets)} targets)" for _, version, targets in assemblers)
     print(f"{len(names)} kernels, {len(distinct)} distinct, ptxas {runs}")
+    if args.clean:
+        return failures
     path = pathlib.Path(args.table)
     table = json.loads(path.read_text())["kernels"] if path.exists() else {}
     if args.bless:
@@ -277,6 +280,7 @@ def main():
     parser.add_argument("--table", default="tests/ptx/table.json")
     parser.add_argument("--bless", action="store_true")
     parser.add_argument("--subset", action="store_true")
+    parser.add_argument("--clean", action="store_true")
     parser.add_argument("--ends", action="store_true")
     parser.add_argument("--update", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())

@@ -95,6 +95,7 @@ macro_rules! word_attribute {
 
 word_attribute! {
     usize, "a non-negative integer", |x| x.to_string(), |w| w.parse().ok();
+    u64, "a non-negative integer", |x| x.to_string(), |w| w.parse().ok();
     i64, "an integer", |x| x.to_string(), |w| w.parse().ok();
     f64, "a number", |x| format!("{x:?}"), |w| w.parse().ok();
     DType, "an element type", |x| x.name().into(), |w| DType::from_name(w);

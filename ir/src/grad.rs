@@ -32,7 +32,7 @@ pub fn backward(g: &mut Graph, seeds: &[(Value, Value)], wrt: &[Value]) -> Resul
         if cotangents.iter().all(Option::is_none) || !node.args.iter().any(|a| needed[*a]) {
             continue;
         }
-        g.origin = node.origin.clone();
+        g.origin = node.origin.backward();
         let mut cx = GradCx { g, args: &node.args, results: &node.results, cotangents: &cotangents };
         let back = node.op.grad(&mut cx)?;
         debug_assert_eq!(back.len(), node.args.len(), "one gradient per operand of {}", node.op.name());

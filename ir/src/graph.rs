@@ -22,19 +22,87 @@ entity_impl!(Value, "%");
 pub struct NodeId(u32);
 entity_impl!(NodeId, "n");
 
-/// Where a node comes from: the path of a Keras layer such as `encoder/dense_1`; empty for what the compiler adds.
+/// Where a node comes from: the path of a Keras layer such as `encoder/dense_1`, empty for what the compiler adds; and in
+/// a step of training that is pipelined, its place there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Origin(Option<Arc<str>>);
+pub struct Origin {
+    path: Option<Arc<str>>,
+    turn: Option<Turn>,
+}
+
+/// When a node of a pipelined step is computed, and where: `1.3.backward` is the third micro-batch's way back through
+/// segment 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Turn {
+    /// The segment, which is the device.
+    pub segment: usize,
+    /// The micro-batch.
+    pub micro_batch: usize,
+    /// Which way.
+    pub way: Way,
+}
+
+/// The parts of a step for one micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Way {
+    /// The model.
+    Forward,
+    /// Its gradients.
+    Backward,
+}
+
+impl Way {
+    /// The name in the text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Forward => "forward",
+            Way::Backward => "backward",
+        }
+    }
+}
+
+impl fmt::Display for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.segment, self.micro_batch, self.way.name())
+    }
+}
+
+impl std::str::FromStr for Turn {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Turn, ()> {
+        let (segment, rest) = text.split_once('.').ok_or(())?;
+        let (micro_batch, name) = rest.split_once('.').ok_or(())?;
+        let way = [Way::Forward, Way::Backward].into_iter().find(|w| w.name() == name).ok_or(())?;
+        let number = |text: &str| text.parse().map_err(|_| ());
+        Ok(Turn { segment: number(segment)?, micro_batch: number(micro_batch)?, way })
+    }
+}
 
 impl Origin {
     /// The origin of a layer.
     pub fn new(path: &str) -> Origin {
-        Origin((!path.is_empty()).then(|| Arc::from(path)))
+        Origin { path: (!path.is_empty()).then(|| Arc::from(path)), turn: None }
     }
 
     /// The layer's path, empty if there is none.
     pub fn path(&self) -> &str {
-        self.0.as_deref().unwrap_or("")
+        self.path.as_deref().unwrap_or("")
+    }
+
+    /// The place in a pipelined step.
+    pub fn turn(&self) -> Option<Turn> {
+        self.turn
+    }
+
+    /// The same layer in that place.
+    pub fn in_turn(&self, turn: Option<Turn>) -> Origin {
+        Origin { path: self.path.clone(), turn }
+    }
+
+    /// Where the gradient of a node belongs.
+    pub fn backward(&self) -> Origin {
+        self.in_turn(self.turn.map(|t| Turn { way: Way::Backward, ..t }))
     }
 }
 

@@ -28,7 +28,9 @@ pub mod text;
 mod ty;
 mod verify;
 
-pub use graph::{Def, Graph, Node, NodeId, Origin, Output, Param, ParamKind, Rows, Trainable, Value, ValueData};
+pub use graph::{
+    Def, Graph, Node, NodeId, Origin, Output, Param, ParamKind, Rows, Trainable, Turn, Value, ValueData, Way,
+};
 pub use rewrite::Rewriter;
 pub use scalar::Scalar;
 pub use shard::{Layout, ShardingRule};

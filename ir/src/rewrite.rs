@@ -19,13 +19,18 @@ impl<'g> Rewriter<'g> {
     pub fn new(old: &'g Graph) -> Rewriter<'g> {
         let mut new = Graph::new(&old.name);
         (new.stage, new.devices, new.device) = (old.stage, old.devices, old.device);
-        let mut rw = Rewriter { old, new, map: SecondaryMap::new() };
+        let mut rw = Rewriter::onto(old, new);
         for p in &old.params {
             let v = rw.new.param(&p.name, old.ty(p.value).clone(), p.kind.clone());
             rw.new.values[v].layout = old.values[p.value].layout.clone();
             rw.map[p.value] = Some(v);
         }
         rw
+    }
+
+    /// Starts copying into a graph; what stands for the old one's parameters is to be set.
+    pub fn onto(old: &'g Graph, new: Graph) -> Rewriter<'g> {
+        Rewriter { old, new, map: SecondaryMap::new() }
     }
 
     /// The graph being copied.

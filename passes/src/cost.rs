@@ -93,7 +93,11 @@ impl<'a> CostModel<'a> {
 
     /// Seconds to change the layout of a value on two devices; infinite if there is no way.
     pub fn reshard(&self, ty: &Type, from: &Layout, to: &Layout) -> f64 {
-        let moved = transfer(ty, from, to);
+        self.moving(transfer(ty, from, to))
+    }
+
+    /// Seconds to move so much; infinite if there is no way.
+    pub fn moving(&self, moved: Transfer) -> f64 {
         if moved.bytes.is_infinite() {
             return f64::INFINITY;
         }
@@ -182,7 +186,7 @@ pub fn class(op: &Op) -> OpClass {
 
 /// Whether a node is pointwise: every result element reads the operands' elements at its own position only, or
 /// broadcast ones.
-fn is_pointwise(op: &Op) -> bool {
+pub(crate) fn is_pointwise(op: &Op) -> bool {
     matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::Cast(_) | Op::Compare(_) | Op::Broadcast(_))
 }
 

@@ -7,15 +7,22 @@
 //!   them;
 //! * pointwise work goes into its only reader, unless that reads elements several times;
 //! * a reduction, product or window takes the pointwise work after it as its epilogue, if that is its only reader and
-//!   reads every element in place.
+//!   reads every element in place;
+//! * pointwise work whose value is kept anyway is done with its reader (`together`), so that both come from one pass over
+//!   memory;
+//! * a tree over the results of reductions takes them over, and a permutation of a product's results writes them where they go;
+//! * a reshape of what moves elements, or of a product, is part of the indices too, where a product or no division remains.
 //!
 //! What depends on weights only stays out of the clusters of the step, so that it is computed once. The target has the
 //! last word on every fusion. Substitution changes no operation and no order, so results keep their bits.
 
+mod look;
+mod together;
+
 use intwain_ir::compute::{Compute, Expr};
 use intwain_ir::ops::{Body, Op};
-use intwain_ir::scalar::{Binary, Unary};
 use intwain_ir::{Graph, NodeId, Origin, ParamKind, Target, Type, Value};
+use look::{adds_up, divisions, has_chain, has_guards, is_cheap, is_free, loads_of, reduces, reshaped, takes};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most operands of a cluster.
@@ -81,7 +88,11 @@ pub fn fuse(graph: &Graph, target: &dyn Target) -> Vec<Cluster> {
                 f.visit(id, c);
                 continue;
             }
-            Body::View => Work::View,
+            Body::View => {
+                f.visit_view(id);
+                fixed.insert(id, Work::View);
+                continue;
+            }
             Body::Leaf => Work::Leaf(node.op.clone()),
             Body::Communication => Work::Communication(node.op.clone()),
         };
@@ -94,7 +105,7 @@ pub fn fuse(graph: &Graph, target: &dyn Target) -> Vec<Cluster> {
             f.demand(v);
         }
     }
-    f.finish(fixed)
+    together::together(graph, target, f.finish(fixed))
 }
 
 /// The nodes that read each value, and whether the graph itself does.
@@ -167,6 +178,23 @@ impl Fuser<'_> {
         self.pending.insert(id, cluster);
     }
 
+    /// A reshape stays a view, unless its readers take over what it is a view of: then it's part of their indices.
+    fn visit_view(&mut self, id: NodeId) {
+        let node = &self.graph.nodes[id];
+        let operand = node.args[0];
+        let Some(producer) = self.graph.def_node(operand).and_then(|def| self.pending.get(&def)) else { return };
+        let alone = matches!(self.readers.get(&operand), Some((nodes, false)) if nodes[..] == [id]);
+        let moved = is_free(&producer.compute) || (alone && has_chain(&producer.compute));
+        if producer.compute.results().len() != 1 || !moved {
+            return;
+        }
+        let (from, to) = (self.graph.ty(operand), self.graph.shape(node.results[0]));
+        let compute = reshaped(from, to).inline(0, &producer.compute, 0, &|o| o);
+        let nodes = producer.nodes.iter().copied().chain([id]).collect();
+        let args = producer.args.clone();
+        self.pending.insert(id, Pending { compute, args, nodes });
+    }
+
     /// The cluster with operand `which` replaced by the expression that computes it, if that pays.
     fn take_over(&self, id: NodeId, cluster: &Pending, which: usize) -> Option<Pending> {
         let value = cluster.args[which];
@@ -196,6 +224,10 @@ impl Fuser<'_> {
         if operands > MAX_OPERANDS || fused.compute.exprs().count() > MAX_EXPRS {
             return None;
         }
+        let is_view = matches!(self.graph.nodes[def].op, Op::Reshape(_));
+        if is_view && divisions(&fused.compute) > divisions(&cluster.compute) && !has_chain(&fused.compute) {
+            return None;
+        }
         let types: Vec<&Type> = fused.args.iter().map(|a| self.graph.ty(*a)).collect();
         self.target.can_fuse(&fused.compute, &types, &self.graph.result_types(id)).then_some(fused)
     }
@@ -223,10 +255,26 @@ impl Fuser<'_> {
         let elements = self.graph.shape(value).elements() as u64;
         let reads: u64 = loads.iter().map(|(axes, _)| cluster.compute.positions(*axes)).sum();
         if reduces(&producer.compute) {
-            let in_place = loads.len() == 1 && loads[0].1;
-            return in_place && !reduces(&cluster.compute) && reads == elements;
+            let [(_, in_place)] = loads[..] else { return false };
+            if has_chain(&producer.compute) && self.is_next(id) {
+                // A product collects its sums where its result goes, which then cannot be the state's own place.
+                return false;
+            }
+            let epilogue = in_place && !reduces(&cluster.compute);
+            let permuted = has_chain(&producer.compute) && is_free(&cluster.compute) && !has_guards(&cluster.compute);
+            return reads == elements && (epilogue || permuted || adds_up(&cluster.compute, which));
         }
         reads <= elements || (reads <= 3 * elements && is_cheap(&producer.compute))
+    }
+
+    /// Whether a state takes over a result of the node.
+    fn is_next(&self, id: NodeId) -> bool {
+        let results = &self.graph.nodes[id].results;
+        let next = self.graph.params.iter().filter_map(|p| match p.kind {
+            ParamKind::State { next } => next,
+            ParamKind::Input { .. } | ParamKind::Weight { .. } => None,
+        });
+        next.into_iter().any(|v| results.contains(&v))
     }
 
     /// Whether the node has more elements than the operand.
@@ -253,10 +301,13 @@ impl Fuser<'_> {
     }
 
     fn finish(mut self, mut fixed: BTreeMap<NodeId, Work>) -> Vec<Cluster> {
-        for id in self.graph.nodes.keys().rev() {
-            if self.materialised[index(id)]
-                && let Some(p) = self.pending.get(&id)
-            {
+        for (id, node) in self.graph.nodes.iter().rev() {
+            if !self.materialised[index(id)] {
+                continue;
+            }
+            if matches!(fixed.get(&id), Some(Work::View)) {
+                node.args.iter().for_each(|a| self.demand(*a));
+            } else if let Some(p) = self.pending.get(&id) {
                 p.args.clone().into_iter().for_each(|a| self.demand(a));
             }
         }
@@ -265,7 +316,8 @@ impl Fuser<'_> {
         for (id, node) in &self.graph.nodes {
             let region = if self.prepared[index(id)] { Region::Prepare } else { Region::Step };
             let results = node.results.to_vec();
-            if let Some(work) = fixed.remove(&id) {
+            let inside = |work: &Work| matches!(work, Work::View) && !self.materialised[index(id)];
+            if let Some(work) = fixed.remove(&id).filter(|work| !inside(work)) {
                 let (args, origin) = (node.args.to_vec(), node.origin.clone());
                 clusters.push(Cluster { work, region, args, results, nodes: vec![id], origin });
             } else if self.materialised[index(id)]
@@ -316,153 +368,5 @@ fn drop_unused(p: &mut Pending) {
     p.args.retain(|_| *keep.next().unwrap_or(&false));
 }
 
-/// For each load of an operand: the axes over which it is evaluated, and whether it reads the result's own position.
-fn loads_of(c: &Compute, which: usize) -> Vec<(u64, bool)> {
-    let live = c.reachable();
-    let position = c.position();
-    c.exprs()
-        .filter(|(id, _)| live[id.0 as usize])
-        .filter_map(|(id, e)| match e {
-            Expr::Load { operand, index, guards, .. } if *operand == which => {
-                Some((c.free_axes(id), guards.is_empty() && *index == position))
-            }
-            _ => None,
-        })
-        .collect()
-}
-
-fn takes(c: &Compute, which: usize) -> bool {
-    c.exprs().any(|(_, e)| matches!(e, Expr::Take { operand, .. } if *operand == which))
-}
-
-fn live_exprs(c: &Compute) -> impl Iterator<Item = &Expr> {
-    let live = c.reachable();
-    c.exprs().filter(move |(id, _)| live[id.0 as usize]).map(|(_, e)| e)
-}
-
-/// Whether a compute moves elements or is constant, without work.
-fn is_free(c: &Compute) -> bool {
-    live_exprs(c).all(|e| match e {
-        Expr::Const(_) | Expr::Position(..) | Expr::Load { .. } => true,
-        Expr::InRange(_) | Expr::Select(..) => c.results().iter().all(|r| matches!(c.expr(*r), Expr::Load { .. })),
-        Expr::Take { .. }
-        | Expr::Unary(..)
-        | Expr::Binary(..)
-        | Expr::Compare(..)
-        | Expr::Cast(..)
-        | Expr::Reduce { .. }
-        | Expr::ArgMax { .. } => false,
-    })
-}
-
-fn has_guards(c: &Compute) -> bool {
-    live_exprs(c).any(|e| matches!(e, Expr::Load { guards, .. } if !guards.is_empty()))
-}
-
-fn reduces(c: &Compute) -> bool {
-    live_exprs(c).any(|e| matches!(e, Expr::Reduce { .. } | Expr::ArgMax { .. }))
-}
-
-/// Whether repeating the work costs less than a round trip through memory.
-fn is_cheap(c: &Compute) -> bool {
-    let mut work = 0;
-    for e in live_exprs(c) {
-        work += match e {
-            Expr::Unary(Unary::Neg | Unary::Abs, _) | Expr::Compare(..) | Expr::Select(..) | Expr::Cast(..) => 1,
-            Expr::Unary(..) => 20,
-            Expr::Binary(Binary::Add | Binary::Sub | Binary::Mul | Binary::Max | Binary::Min, ..) => 1,
-            Expr::Binary(..) => 10,
-            Expr::Take { .. } | Expr::Reduce { .. } | Expr::ArgMax { .. } => 20,
-            Expr::Const(_) | Expr::Position(..) | Expr::InRange(_) | Expr::Load { .. } => 0,
-        };
-    }
-    work <= 6
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use intwain_ir::scalar::Reduce;
-    use intwain_ir::{DType, Rows, Tensor, Trainable, interp, ops};
-
-    struct Always;
-    impl Target for Always {
-        fn can_fuse(&self, _: &Compute, _: &[&Type], _: &[&Type]) -> bool {
-            true
-        }
-    }
-
-    /// Dense + bias + relu, then a row softmax with a scale before it.
-    fn model() -> Graph {
-        let mut g = Graph::new("m");
-        let x = g.input("x", Type::new(DType::F32, [3, 4]), Rows::Batched);
-        let w = g.weight("w", Type::new(DType::F32, [4, 5]), Trainable::Yes);
-        let b = g.weight("b", Type::new(DType::F32, [5]), Trainable::Yes);
-        let h = g.matmul(x, w).unwrap();
-        let b2 = g.unary(Unary::Exp, b).unwrap();
-        let h = g.binary_broadcast(Binary::Add, h, b2).unwrap();
-        let zero = g.full(DType::F32, 0.0, &g.shape(h).clone()).unwrap();
-        let h = g.binary(Binary::Max, h, zero).unwrap();
-        let two = g.full(DType::F32, 2.0, &g.shape(h).clone()).unwrap();
-        let s = g.mul(h, two).unwrap();
-        let y = g.push(ops::Softmax { dim: 1 }, &[s]).unwrap();
-        let z = g.reduce(Reduce::Sum, h, &[1]).unwrap();
-        g.output("y", y);
-        g.output("z", z);
-        g
-    }
-
-    fn run(g: &Graph, clusters: &[Cluster], args: &[Tensor]) -> Vec<Tensor> {
-        let mut values: BTreeMap<Value, Tensor> = g.params.iter().map(|p| p.value).zip(args.iter().cloned()).collect();
-        for c in clusters {
-            let Work::Kernel(compute) = &c.work else { panic!("only kernels here") };
-            let operands: Vec<&Tensor> = c.args.iter().map(|a| &values[a]).collect();
-            let types: Vec<&Type> = c.results.iter().map(|r| g.ty(*r)).collect();
-            let results = interp::evaluate(compute, &operands, &types);
-            values.extend(c.results.iter().copied().zip(results));
-        }
-        g.outputs.iter().map(|o| values[&o.value].clone()).collect()
-    }
-
-    #[test]
-    fn fusion_keeps_the_bits_and_finds_the_kernels() {
-        let g = model();
-        let clusters = fuse(&g, &Always);
-        let regions: Vec<Region> = clusters.iter().map(|c| c.region).collect();
-        // exp(b) once; product + bias + relu; scale + softmax; row sums.
-        assert_eq!(regions, [Region::Prepare, Region::Step, Region::Step, Region::Step]);
-        let numbers = |n: usize| (0..n).map(|i| ((i * 7919 % 23) as f32 - 11.0) / 7.0).collect::<Vec<_>>();
-        let args = [([3, 4].as_slice(), 12), ([4, 5].as_slice(), 20), ([5].as_slice(), 5)]
-            .map(|(shape, n)| Tensor::from_f32(shape, &numbers(n)));
-        assert_eq!(run(&g, &clusters, &args), interp::run(&g, args.to_vec()).unwrap());
-    }
-
-    /// relu is written with its operand read twice, so that its gradient at 0 is 0.
-    #[test]
-    fn a_value_that_two_nodes_of_one_cluster_read_is_taken_over() {
-        let mut g = Graph::new("m");
-        let x = g.input("x", Type::new(DType::F32, [3, 4]), Rows::Batched);
-        let w = g.weight("w", Type::new(DType::F32, [4, 5]), Trainable::Yes);
-        let h = g.matmul(x, w).unwrap();
-        let zero = g.full(DType::F32, 0.0, &g.shape(h).clone()).unwrap();
-        let below = g.compare(intwain_ir::scalar::Compare::Le, h, zero).unwrap();
-        let y = g.select(below, zero, h).unwrap();
-        g.output("y", y);
-        let clusters = fuse(&g, &Always);
-        assert_eq!(clusters.len(), 1);
-        let args = [Tensor::from_f32([3, 4], &[0.5; 12]), Tensor::from_f32([4, 5], &[-1.0; 20])];
-        assert_eq!(run(&g, &clusters, &args), interp::run(&g, args.to_vec()).unwrap());
-    }
-
-    #[test]
-    fn a_target_that_refuses_gets_one_kernel_per_node() {
-        struct Never;
-        impl Target for Never {
-            fn can_fuse(&self, _: &Compute, _: &[&Type], _: &[&Type]) -> bool {
-                false
-            }
-        }
-        let g = model();
-        assert_eq!(fuse(&g, &Never).len(), g.nodes.len());
-    }
-}
+mod tests;

@@ -1,6 +1,7 @@
 //! The passes that rewrite a graph, in the order in which they run, and how one is run: the result is verified, timed
 //! and may be dumped.
 
+use crate::row_blocks::row_blocks;
 use crate::simplify::{dead_code, simplify};
 use intwain_ir::ops::{GradError, TypeError};
 use intwain_ir::{Graph, Problem, verify};
@@ -29,6 +30,37 @@ pub const LOCAL: &[PassInfo] = &[
     PassInfo { name: "local-simplify", doc: "simplifies each device's graph", run: simplify },
     PassInfo { name: "local-dead-code", doc: "drops what a device does not need", run: dead_code },
 ];
+
+/// How results may depend on the number of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Numerics {
+    /// Sums may be divided over devices in any way.
+    #[default]
+    Free,
+    /// Sums over rows have one order, so that a split by rows computes what one device computes, bit for bit; see
+    /// [`row_blocks`](crate::row_blocks()).
+    Exact(Exact),
+}
+
+/// What the order of sums over rows follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Exact {
+    /// Rows of the batch that the graph's rows are a part of; `None`: they are all.
+    pub batch: Option<usize>,
+}
+
+impl Numerics {
+    /// Exact, the graph's rows being the batch.
+    pub const EXACT: Numerics = Numerics::Exact(Exact { batch: None });
+
+    /// Whether results must not depend on the number of devices.
+    pub fn is_exact(self) -> bool {
+        matches!(self, Numerics::Exact(_))
+    }
+}
+
+/// The pass that follows [`GLOBAL`] where results are to be exact.
+pub const ROW_BLOCKS: (&str, &str) = ("row-blocks", "gives sums over rows an order that no split changes");
 
 /// Why a pass failed. Never caused by the user's model: the frontend and the planner refuse those.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +126,22 @@ pub fn run(
         check(pass.name, &graph, timings)?;
         after(pass.name, &graph);
     }
+    Ok(graph)
+}
+
+/// Runs the passes before placement.
+pub fn run_global(
+    graph: Graph,
+    numerics: Numerics,
+    timings: &mut Timings,
+    after: &mut dyn FnMut(&'static str, &Graph),
+) -> Result<Graph, PassError> {
+    let graph = run(GLOBAL, graph, timings, after)?;
+    let Numerics::Exact(exact) = numerics else { return Ok(graph) };
+    let name = ROW_BLOCKS.0;
+    let graph = timings.time(name, || row_blocks(&graph, exact))?;
+    check(name, &graph, timings)?;
+    after(name, &graph);
     Ok(graph)
 }
 

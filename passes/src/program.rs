@@ -2,12 +2,16 @@
 //!
 //! Values become buffers; views share their operand's. Weights and what follows from them alone are *persistent*: they
 //! are written once, by the `prepare` commands. Everything else lives in the *arena*, at offsets that the memory plan
-//! chose from the order of the `step` commands.
+//! chose from the order of the `step` commands. The next value of a state is written in the state's place where nothing
+//! reads the old one afterwards and every element follows from the old element at its own position (`in_place`).
+
+mod in_place;
 
 use crate::fuse::{Cluster, Region, Work, fuse};
 use crate::listing::Stream;
 use crate::memory::{self, Storage};
 use cranelift_entity::SecondaryMap;
+use in_place::Replaced;
 use intwain_ir::compute::Compute;
 use intwain_ir::ops::{Op, Scan};
 use intwain_ir::{Graph, NodeId, Origin, Param, ParamKind, Rows, Target, Trainable, Type, Value};
@@ -17,10 +21,22 @@ use std::sync::Arc;
 /// Which memory a buffer is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Home {
-    /// Kept from call to call.
+    /// Kept from call to call, and written once, when weights load.
     Persistent,
+    /// A state: kept from call to call, in the same memory, and changed by calls.
+    State,
     /// Reused within a call.
     Arena,
+}
+
+impl Home {
+    /// Whether what is there outlives a call.
+    pub fn is_kept(self) -> bool {
+        match self {
+            Home::Persistent | Home::State => true,
+            Home::Arena => false,
+        }
+    }
 }
 
 /// A place for a tensor.
@@ -132,7 +148,7 @@ pub struct DeviceProgram {
     pub inputs: Vec<Binding>,
     /// Weights.
     pub weights: Vec<Binding>,
-    /// States: where the state is, and where its next value appears.
+    /// States: where the state is, and where its next value appears; `None` where that is the state's own place.
     pub states: Vec<(Binding, Option<BufferId>)>,
     /// Outputs.
     pub outputs: Vec<Binding>,
@@ -146,8 +162,8 @@ pub fn program(graph: &Graph, clusters: &[Cluster], target: &dyn Target) -> Devi
 /// The same, where the memory of some parameters is not used for anything else.
 fn build(graph: &Graph, clusters: &[Cluster], target: &dyn Target, kept: &[Param]) -> DeviceProgram {
     let mut b = Builder::new(graph, clusters, target);
-    for cluster in clusters {
-        b.cluster(cluster);
+    for (at, cluster) in clusters.iter().enumerate() {
+        b.cluster(at, cluster);
     }
     for p in kept {
         b.read(p.value);
@@ -174,6 +190,7 @@ struct Builder<'g> {
     graph: &'g Graph,
     target: &'g dyn Target,
     places: SecondaryMap<Value, Place>,
+    replaced: Replaced,
     pieces: Vec<Piece>,
     /// For each buffer: type and piece.
     buffers: Vec<(Type, usize)>,
@@ -189,6 +206,7 @@ impl<'g> Builder<'g> {
             graph,
             target,
             places: SecondaryMap::new(),
+            replaced: if target.updates_in_place() { Replaced::new(graph, clusters) } else { Replaced::default() },
             pieces: Vec::new(),
             buffers: Vec::new(),
             kernels: Vec::new(),
@@ -199,7 +217,8 @@ impl<'g> Builder<'g> {
         for p in &graph.params {
             let home = match p.kind {
                 ParamKind::Input { .. } => Home::Arena,
-                ParamKind::Weight { .. } | ParamKind::State { .. } => Home::Persistent,
+                ParamKind::Weight { .. } => Home::Persistent,
+                ParamKind::State { .. } => Home::State,
             };
             b.define(p.value, home);
         }
@@ -228,7 +247,7 @@ impl<'g> Builder<'g> {
         id
     }
 
-    fn cluster(&mut self, c: &Cluster) {
+    fn cluster(&mut self, at: usize, c: &Cluster) {
         let reads: Vec<BufferId> = c.args.iter().map(|a| self.read(*a)).collect();
         let home = match c.region {
             Region::Prepare => Home::Persistent,
@@ -250,7 +269,15 @@ impl<'g> Builder<'g> {
             Work::Communication(_) => Stream::CopyOut,
             Work::View | Work::Kernel(_) | Work::Leaf(_) => Stream::Compute,
         };
-        let writes = c.results.iter().map(|r| self.define(*r, home)).collect();
+        let mut write = |r: &Value| match self.replaced.by(at, *r) {
+            Some(state) => {
+                let place = self.read(state);
+                let piece = self.buffers[place.0 as usize].1;
+                self.buffer(*r, self.graph.ty(*r).clone(), piece)
+            }
+            None => self.define(*r, home),
+        };
+        let writes = c.results.iter().map(&mut write).collect();
         let (origin, nodes) = (c.origin.clone(), c.nodes.clone());
         let command = Command { action, stream, reads, writes, origin, nodes };
         match c.region {
@@ -266,7 +293,7 @@ impl<'g> Builder<'g> {
             let home = self.pieces[self.buffers[read.0 as usize].1].home;
             p.kind = match home {
                 Home::Persistent if i >= first_whole => ParamKind::Weight { trainable: Trainable::Frozen },
-                Home::Persistent | Home::Arena => ParamKind::Input { rows: Rows::Whole },
+                Home::Persistent | Home::State | Home::Arena => ParamKind::Input { rows: Rows::Whole },
             };
         }
         let clusters = fuse(&body, self.target);
@@ -313,7 +340,10 @@ impl<'g> Builder<'g> {
             match &p.kind {
                 ParamKind::Input { .. } => inputs.push(binding),
                 ParamKind::Weight { .. } => weights.push(binding),
-                ParamKind::State { next } => states.push((binding, next.and_then(|v| self.places[v].buffer))),
+                ParamKind::State { next } => {
+                    let next = next.filter(|v| !self.replaced.replaces(*v, p.value));
+                    states.push((binding, next.and_then(|v| self.places[v].buffer)));
+                }
             }
         }
         for id in outputs.iter().map(|o| o.buffer).chain(states.iter().filter_map(|s| s.1)) {
@@ -348,7 +378,7 @@ impl<'g> Builder<'g> {
         let (mut arena, mut which) = (Vec::new(), Vec::new());
         for (i, p) in self.pieces.iter().enumerate() {
             match p.home {
-                Home::Persistent => {
+                Home::Persistent | Home::State => {
                     offsets[i] = persistent;
                     persistent += p.bytes.next_multiple_of(memory::CPU_ALIGNMENT);
                 }

@@ -7,7 +7,7 @@ use crate::reshard::{apply, reshard};
 use intwain_ir::interp::{run, run_devices};
 use intwain_ir::ops::{Concat, Contract, Conv, Iota, Softmax, Take};
 use intwain_ir::scalar::{Binary, Reduce, Unary};
-use intwain_ir::{DType, Graph, Layout, Origin, Rows, Shape, Tensor, Trainable, Type, Value, verify};
+use intwain_ir::{DType, Graph, Layout, Origin, ParamKind, Rows, Shape, Tensor, Trainable, Type, Value, verify};
 
 /// Deterministic numbers in −1 … 1.
 pub(crate) struct Noise(pub(crate) u64);
@@ -269,4 +269,31 @@ pub(crate) fn deep(rows: usize, blocks: usize) -> Graph {
     let y = dense(&mut g, "head", pooled, 1000);
     g.output("logits", y);
     g
+}
+
+/// Layers that are trained with momentum: variables and slots are states.
+pub(crate) fn trained(rows: usize, width: usize) -> Graph {
+    let mut g = Graph::new("trained");
+    let x = g.input("x", f32s([rows, width]), Rows::Batched);
+    let mut states = Vec::new();
+    let mut h = x;
+    for k in 0..3 {
+        let ty = f32s([width, width]);
+        let w = g.param(&format!("w{k}"), ty.clone(), ParamKind::State { next: None });
+        let m = g.param(&format!("m{k}"), ty, ParamKind::State { next: None });
+        states.push((w, m));
+        h = g.matmul(h, w).unwrap();
+    }
+    let seeds = [(h, x)];
+    let variables: Vec<Value> = states.iter().map(|s| s.0).collect();
+    let gradients = intwain_ir::grad::backward(&mut g, &seeds, &variables).unwrap();
+    for (k, ((w, m), d)) in states.into_iter().zip(gradients).enumerate() {
+        let next_m = g.add(m, d.unwrap()).unwrap();
+        let next_w = g.add(w, next_m).unwrap();
+        g.params[1 + 2 * k].kind = ParamKind::State { next: Some(next_w) };
+        g.params[2 + 2 * k].kind = ParamKind::State { next: Some(next_m) };
+    }
+    let mean = g.reduce(Reduce::Sum, h, &[0, 1]).unwrap();
+    g.output("loss", mean);
+    crate::simplify::dead_code(&g).unwrap()
 }

@@ -7,13 +7,16 @@ mod error;
 mod mapped;
 mod npy;
 mod npz;
+mod rows;
 mod tensors;
 
 pub use error::{ArrayError, ArrayErrorKind};
 pub use intwain_ir::DType;
 pub use mapped::FileBytes;
 pub use npz::{Npz, read_npy, write_npz};
+pub use rows::Rows;
 pub use tensors::SafetensorsFile;
+pub(crate) use tensors::safetensors_dtype;
 
 /// Bytes aligned for every element type.
 #[derive(Clone, Debug, Default)]

@@ -69,7 +69,7 @@ impl Header {
         parse_header(&text).ok_or_else(|| damaged(format!("header `{}`", text.trim_end())))
     }
 
-    fn element_size(&self) -> usize {
+    pub(crate) fn element_size(&self) -> usize {
         match &self.element {
             Element::Plain(dtype) => dtype.size(),
             Element::U16 => 2,
@@ -101,19 +101,24 @@ impl Header {
         if bytes.len() as u128 != declared {
             return Err(ArrayErrorKind::Short { declared, present: bytes.len() as u64 });
         }
-        self.decode(bytes)
+        if self.fortran {
+            bytes = to_row_major(&bytes, &self.shape, self.element_size());
+        }
+        let (dtype, bytes) = self.decode(bytes)?;
+        Ok(Array { dtype, shape: self.shape.clone(), data: Buffer::from_bytes(&bytes) })
     }
 
-    fn decode(&self, mut bytes: Vec<u8>) -> Result<Array, ArrayErrorKind> {
+    /// Elements as we hold them, in the order in which they are given.
+    pub(crate) fn decode(&self, mut bytes: Vec<u8>) -> Result<(DType, Vec<u8>), ArrayErrorKind> {
         let size = self.element_size();
         if self.big_endian && size > 1 {
             bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
         }
-        if self.fortran {
-            bytes = to_row_major(&bytes, &self.shape, size);
-        }
-        let (dtype, bytes) = match &self.element {
-            Element::Plain(DType::Bool) => (DType::Bool, bytes.iter().map(|&b| u8::from(b != 0)).collect()),
+        Ok(match &self.element {
+            Element::Plain(DType::Bool) => {
+                bytes.iter_mut().for_each(|b| *b = u8::from(*b != 0));
+                (DType::Bool, bytes)
+            }
             Element::Plain(dtype) => (*dtype, bytes),
             Element::U16 => {
                 let wide =
@@ -130,8 +135,7 @@ impl Header {
                 (DType::I64, bytes)
             }
             Element::Other(dtype) => return Err(ArrayErrorKind::Element { dtype: dtype.clone() }),
-        };
-        Ok(Array { dtype, shape: self.shape.clone(), data: Buffer::from_bytes(&bytes) })
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! NumPy's npz: a zip of npy members.
 
 use std::fs::File;
-use std::io::{BufWriter, Cursor, Write};
+use std::io::{BufWriter, Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
@@ -9,7 +9,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 use super::npy::{Header, header_bytes};
-use super::{Array, ArrayError, ArrayErrorKind, DType, FileBytes};
+use super::{Array, ArrayError, ArrayErrorKind, DType, FileBytes, Rows};
 
 /// An opened npz archive. Headers are read when it is opened, data when it is asked for.
 #[derive(Debug)]
@@ -90,6 +90,35 @@ impl Npz {
         Header::read(&mut entry)
             .and_then(|header| header.read_data(&mut entry))
             .map_err(|e| e.in_member(&self.file, name))
+    }
+
+    /// The rows of an array, to be read where they lie: a member that is not compressed stays in the file.
+    pub fn rows(&self, name: &str) -> Result<Rows, ArrayError> {
+        let member = self.members.get(name).ok_or_else(|| ArrayErrorKind::Missing.in_member(&self.file, name))?;
+        let damaged = |e: zip::result::ZipError| ArrayErrorKind::Damaged { format: "npz", why: e.to_string() };
+        let mut archive = self.archive.clone();
+        let stored = {
+            let entry = archive.by_index(member.index).map_err(|e| damaged(e).in_member(&self.file, name))?;
+            let start = entry.data_start().and_then(|start| usize::try_from(start).ok());
+            let size = usize::try_from(entry.size()).ok();
+            (entry.compression() == CompressionMethod::Stored)
+                .then(|| start.zip(size).and_then(|(start, size)| Some(start..start.checked_add(size)?)))
+                .flatten()
+        };
+        let npy = match stored.and_then(|range| archive.into_inner().get_ref().slice(range)) {
+            Some(bytes) => bytes,
+            None => {
+                let mut archive = self.archive.clone();
+                let mut entry = archive.by_index(member.index).map_err(|e| damaged(e).in_member(&self.file, name))?;
+                let mut all = Vec::new();
+                // Deflate cannot do better than 1,032 : 1.
+                let limit = entry.compressed_size().saturating_mul(1_100);
+                let read = entry.by_ref().take(limit).read_to_end(&mut all);
+                read.map_err(|e| ArrayErrorKind::Io(e).in_member(&self.file, name))?;
+                all.into()
+            }
+        };
+        Rows::read(npy).map_err(|e| e.in_member(&self.file, name))
     }
 }
 

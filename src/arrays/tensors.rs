@@ -1,5 +1,6 @@
 //! `.safetensors` files.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
@@ -13,6 +14,7 @@ pub struct SafetensorsFile {
     file: PathBuf,
     bytes: FileBytes,
     tensors: IndexMap<String, Entry>,
+    remarks: BTreeMap<String, String>,
 }
 
 #[derive(Debug)]
@@ -51,7 +53,13 @@ impl SafetensorsFile {
             }
             tensors.insert(name, Entry { dtype, shape: info.shape.clone(), start, end });
         }
-        Ok(SafetensorsFile { file: path.to_path_buf(), bytes, tensors })
+        let remarks = metadata.metadata().iter().flatten().map(|(key, text)| (key.clone(), text.clone())).collect();
+        Ok(SafetensorsFile { file: path.to_path_buf(), bytes, tensors, remarks })
+    }
+
+    /// What the file says beside its tensors.
+    pub fn remark(&self, key: &str) -> Option<&str> {
+        self.remarks.get(key).map(String::as_str)
     }
 
     /// The file.
@@ -85,6 +93,23 @@ impl SafetensorsFile {
             .map_err(|d| ArrayErrorKind::Element { dtype: d.clone() }.in_member(&self.file, name))?;
         Ok(Array::from_bytes(*dtype, entry.shape.clone(), &self.bytes[entry.start..entry.end])
             .expect("sizes are compared when the file is opened"))
+    }
+}
+
+/// The format's name of a type.
+pub(crate) fn safetensors_dtype(dtype: DType) -> Dtype {
+    match dtype {
+        DType::Bool => Dtype::BOOL,
+        DType::I8 => Dtype::I8,
+        DType::I16 => Dtype::I16,
+        DType::I32 => Dtype::I32,
+        DType::I64 => Dtype::I64,
+        DType::U8 => Dtype::U8,
+        DType::U32 => Dtype::U32,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::F32 => Dtype::F32,
+        DType::F64 => Dtype::F64,
     }
 }
 

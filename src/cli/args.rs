@@ -1,10 +1,12 @@
 //! Commands and flags. `docs/cli.md` is the contract.
 
 use crate::runtime::{Devices, Effects};
+use crate::train::config::Argument;
+use crate::train::trainer::Schedule;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::DType;
-use intwain_passes::place::Strategy;
+use intwain_passes::place::{StateSharding, Strategy};
 use std::path::PathBuf;
 
 /// A tensor compiler that splits a Keras model across two devices.
@@ -50,18 +52,22 @@ pub(crate) enum Color {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Compare strategies: predicted time, memory and communication. Touches no device.
-    Plan(PlanArgs),
+    /// Compare strategies for a call or a step of training: predicted time, memory, communication. Touches no device.
+    Plan(Box<PlanArgs>),
     /// Show what is where, the graph after any pass, or why a layer is where it is.
-    Inspect(InspectArgs),
-    /// Write a program directory.
-    Compile(CompileArgs),
+    Inspect(Box<InspectArgs>),
+    /// Write a program directory, of calls or of steps of training.
+    Compile(Box<CompileArgs>),
     /// Run a model, or a program directory, on all rows of its inputs.
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Gradients of the outputs, weighted by cotangents.
-    Grad(GradArgs),
-    /// Prove the split programs of a model, or of a program directory, equal to the whole one and free of deadlock.
-    Verify(VerifyArgs),
+    Grad(Box<GradArgs>),
+    /// Train a model, or with a program directory.
+    Train(Box<TrainArgs>),
+    /// Loss and metrics of a model on data.
+    Evaluate(Box<EvaluateArgs>),
+    /// Prove the split programs of a model, its training or a program directory equal to the whole, and free of deadlock.
+    Verify(Box<VerifyArgs>),
     /// List the machines that can be planned for, or show one as TOML.
     Hardware(HardwareArgs),
     /// List the devices of this machine and test copies between them.
@@ -83,6 +89,12 @@ pub(crate) struct TargetArgs {
     /// Rows per device of a data split, a ratio in other splits (not for pipelines): 3,2.
     #[arg(long, value_name = "N,N", value_parser = parse_parts)]
     pub(crate) parts: Option<[usize; 2]>,
+    /// Sum over rows so that results do not depend on how many devices there are: the default for CPUs.
+    #[arg(long, overrides_with = "no_exact")]
+    pub(crate) exact: bool,
+    /// Sum over rows as is fastest.
+    #[arg(long, overrides_with = "exact")]
+    pub(crate) no_exact: bool,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -91,6 +103,8 @@ pub(crate) struct PlanArgs {
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) target: TargetArgs,
+    #[command(flatten)]
+    pub(crate) training: TrainingArgs,
     /// Rows of a call.
     #[arg(long, default_value_t = BATCH, value_parser = positive)]
     pub(crate) batch: usize,
@@ -103,6 +117,8 @@ pub(crate) struct InspectArgs {
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) target: TargetArgs,
+    #[command(flatten)]
+    pub(crate) training: TrainingArgs,
     /// Rows of a call.
     #[arg(long, default_value_t = BATCH, value_parser = positive)]
     pub(crate) batch: usize,
@@ -129,6 +145,8 @@ pub(crate) struct CompileArgs {
     pub(crate) output: PathBuf,
     #[command(flatten)]
     pub(crate) target: TargetArgs,
+    #[command(flatten)]
+    pub(crate) training: TrainingArgs,
     /// Rows of a call; further numbers are variants for left-over rows: 32,5.
     #[arg(long, default_value = "32", value_delimiter = ',', value_parser = positive, value_name = "N[,M…]")]
     pub(crate) batch: Vec<usize>,
@@ -143,6 +161,8 @@ pub(crate) struct VerifyArgs {
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) devices: DeviceArgs,
+    #[command(flatten)]
+    pub(crate) training: TrainingArgs,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -220,6 +240,12 @@ pub(crate) struct DeviceArgs {
     /// Rows per device of a data split, a ratio in other splits (not for pipelines): 3,2.
     #[arg(long, value_name = "N,N", value_parser = parse_parts)]
     pub(crate) parts: Option<[usize; 2]>,
+    /// Sum over rows so that results do not depend on how many devices there are: the default on cpu devices.
+    #[arg(long, overrides_with = "no_exact")]
+    pub(crate) exact: bool,
+    /// Sum over rows as is fastest.
+    #[arg(long, overrides_with = "exact")]
+    pub(crate) no_exact: bool,
     /// Rows of a call.
     #[arg(long, value_parser = positive)]
     pub(crate) batch: Option<usize>,
@@ -238,6 +264,9 @@ pub(crate) struct RunArgs {
     /// Where outputs go, an .npz; without it a summary is printed.
     #[arg(long, value_name = "FILE")]
     pub(crate) outputs: Option<PathBuf>,
+    /// Call the model in training mode, with all rows at once; outputs are followed by tw0, …: the weights after the call.
+    #[arg(long)]
+    pub(crate) training: bool,
     #[command(flatten)]
     pub(crate) devices: DeviceArgs,
     /// Run this often and print the median time and spread.
@@ -260,6 +289,136 @@ pub(crate) struct GradArgs {
     pub(crate) outputs: PathBuf,
     #[command(flatten)]
     pub(crate) devices: DeviceArgs,
+}
+
+/// What a model is judged by and updated with, where its file does not say so or something else is wanted. Each is a
+/// name of Keras, several with commas between them, or what Keras serialises.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SaidArgs {
+    /// Loss: mse, sparse_categorical_crossentropy, or JSON by output.
+    #[arg(long, value_name = "NAME|JSON", value_parser = parse_said)]
+    pub(crate) loss: Option<Argument>,
+    /// What the losses of several outputs are multiplied by.
+    #[arg(long, value_name = "NUMBERS|JSON", value_parser = parse_said)]
+    pub(crate) loss_weights: Option<Argument>,
+    /// Metrics that sample weights do not enter: accuracy,auc.
+    #[arg(long, value_name = "NAMES|JSON", value_parser = parse_said)]
+    pub(crate) metrics: Option<Argument>,
+    /// Metrics that sample weights enter.
+    #[arg(long, value_name = "NAMES|JSON", value_parser = parse_said)]
+    pub(crate) weighted_metrics: Option<Argument>,
+}
+
+/// What a step of training does, and how: the same for every command that speaks of one.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StepArgs {
+    #[command(flatten)]
+    pub(crate) said: SaidArgs,
+    /// Optimizer: adam, or what Keras serialises.
+    #[arg(long, value_name = "NAME|JSON", value_parser = parse_said)]
+    pub(crate) optimizer: Option<Argument>,
+    /// Rows that batch normalisation takes its statistics from: global, the batch; micro-batch, each micro-batch.
+    #[arg(long, value_enum, default_value_t = BatchNorm::Global)]
+    pub(crate) bn: BatchNorm,
+    /// Parts of a batch that are worked on one after the other, or in a pipeline at the same time.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) micro_batches: Option<usize>,
+    /// In which order the segments of a pipeline work on them: gpipe, 1f1b or zero-bubble.
+    #[arg(long, value_name = "NAME", default_value = "1f1b", value_parser = parse_schedule)]
+    pub(crate) schedule: Schedule,
+    /// What devices that share rows keep in parts (ZeRO): 0 nothing, 1 the optimizer's state, 2 gradients too, 3 variables too.
+    #[arg(long, value_name = "STAGE", default_value = "0", value_parser = parse_zero)]
+    pub(crate) zero: StateSharding,
+}
+
+/// Whether a command speaks of a step of training rather than of a call.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TrainingArgs {
+    /// Of a step of training in place of a call: forward, losses, gradients and updates.
+    #[arg(long)]
+    pub(crate) train: bool,
+    #[command(flatten)]
+    pub(crate) step: StepArgs,
+    /// With --train, data whose labels and sample weights say of which types they are; else the losses say it.
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "train")]
+    pub(crate) data: Vec<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TrainArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Inputs, labels y0, y1, … and sample weights: an .npz, .npy files, or a directory of them.
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    pub(crate) data: Vec<PathBuf>,
+    /// Passes over the data.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) epochs: u64,
+    #[command(flatten)]
+    pub(crate) step: StepArgs,
+    /// Where the trained model goes: .keras, .h5 or .weights.h5.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Directory for checkpoints: after every epoch, when interrupted, and as --checkpoint-every says.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) checkpoint: Option<PathBuf>,
+    /// Steps between checkpoints within an epoch.
+    #[arg(long, value_name = "STEPS", value_parser = positive, requires = "checkpoint")]
+    pub(crate) checkpoint_every: Option<usize>,
+    /// Go on where the newest checkpoint stands, if there is one.
+    #[arg(long, requires = "checkpoint")]
+    pub(crate) resume: bool,
+    /// Data that the model is judged on after every epoch.
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "validation_split")]
+    pub(crate) validation_data: Vec<PathBuf>,
+    /// Share of the data, from its end, that the model is judged on and not trained on.
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) validation_split: Option<f64>,
+    /// Weights of classes: {"0": 1, "1": 5}.
+    #[arg(long, value_name = "JSON")]
+    pub(crate) class_weight: Option<String>,
+    /// Take the rows in the order of the file.
+    #[arg(long)]
+    pub(crate) no_shuffle: bool,
+    /// End when nothing has become better for so many epochs.
+    #[arg(long, value_name = "EPOCHS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) early_stop: Option<u64>,
+    /// What early stopping looks at: loss, val_loss or a metric. Without it val_loss, or loss where nothing validates.
+    #[arg(long, value_name = "NAME", requires = "early_stop")]
+    pub(crate) monitor: Option<String>,
+    /// Where the loss of every step and the metrics of every epoch go, an .npz.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) history: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) devices: DeviceArgs,
+    /// In place of training, write the PTX of a step on the first batch, one module a device; for ptx and cuda devices.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) emit_ptx: Option<PathBuf>,
+    /// In place of training, take this many steps on the first batch and print the median time and spread.
+    #[arg(long, value_parser = positive)]
+    pub(crate) repeat: Option<usize>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct EvaluateArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Inputs, labels y0, y1, … and sample weights: an .npz, .npy files, or a directory of them.
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    pub(crate) data: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) said: SaidArgs,
+    #[command(flatten)]
+    pub(crate) devices: DeviceArgs,
+}
+
+/// Whose rows batch normalisation takes its statistics from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BatchNorm {
+    /// Those of the whole batch.
+    Global,
+    /// Those of each micro-batch.
+    MicroBatch,
 }
 
 /// How a model is split.
@@ -301,6 +460,21 @@ fn parse_effects(text: &str) -> Result<Effects, String> {
 fn parse_precision(text: &str) -> Result<Precision, String> {
     let known = Precision::ALL.into_iter().find(|p| p.name() == text);
     known.ok_or_else(|| format!("`{text}`: f32, tf32 and bf16 are supported"))
+}
+
+/// A stage of ZeRO.
+pub(crate) fn parse_zero(text: &str) -> Result<StateSharding, String> {
+    let stage = text.parse().ok().and_then(|stage: usize| StateSharding::ALL.get(stage));
+    stage.copied().ok_or_else(|| format!("`{text}`: there are 0, 1, 2 and 3"))
+}
+
+fn parse_said(text: &str) -> Result<Argument, String> {
+    Argument::parse(text).map_err(|e| e.to_string())
+}
+
+fn parse_schedule(text: &str) -> Result<Schedule, String> {
+    let known = Schedule::ALL.into_iter().find(|s| s.name() == text);
+    known.ok_or_else(|| format!("`{text}`: gpipe, 1f1b and zero-bubble are supported"))
 }
 
 fn parse_shape(text: &str) -> Result<(String, Vec<usize>), String> {

@@ -6,6 +6,9 @@ use crate::model::ModelError;
 use crate::program::ProgramError;
 use crate::report::WhyError;
 use crate::session::RunError;
+use crate::train::fit::FitError;
+use crate::train::recipe::RecipeError;
+use crate::train::trainer::TrainError;
 use crate::verify::VerifyError;
 use intwain_passes::hardware::HardwareError;
 use std::fmt;
@@ -15,8 +18,12 @@ use std::fmt;
 pub(crate) enum Failure {
     /// The input cannot be used.
     Input(String),
+    /// Flags that do not go together.
+    Usage(String),
     /// The compiler is to blame.
     Defect(String),
+    /// The user has interrupted it.
+    Interrupted,
     /// Whoever reads the output went away.
     Unread,
 }
@@ -29,9 +36,16 @@ impl Failure {
     pub(crate) fn code(&self) -> u8 {
         match self {
             Failure::Input(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::Interrupted => 130,
             Failure::Defect(_) => 70,
             Failure::Unread => 0,
         }
+    }
+
+    /// Input that cannot be used.
+    pub(crate) fn input(problem: impl fmt::Display) -> Failure {
+        Failure::Input(problem.to_string())
     }
 
     /// A file that cannot be used.
@@ -51,7 +65,8 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Input(message) => f.write_str(&screen(message)),
+            Failure::Input(message) | Failure::Usage(message) => f.write_str(&screen(message)),
+            Failure::Interrupted => f.write_str("interrupted"),
             Failure::Defect(message) => {
                 write!(f, "{}\nThis is a defect of intwain; please report it with the model.", screen(message))
             }
@@ -118,6 +133,37 @@ impl From<RunError> for Failure {
             e @ (RunError::Load(_) | RunError::Input { .. } | RunError::Open(_) | RunError::Options(_)) => {
                 Failure::Input(e.to_string())
             }
+        }
+    }
+}
+
+impl From<RecipeError> for Failure {
+    fn from(e: RecipeError) -> Failure {
+        match e {
+            RecipeError::Model(e) => e.into(),
+            e @ (RecipeError::Config(_) | RecipeError::NoOptimizer) => Failure::Input(e.to_string()),
+        }
+    }
+}
+
+impl From<TrainError> for Failure {
+    fn from(e: TrainError) -> Failure {
+        match e {
+            TrainError::Model(e) => e.into(),
+            TrainError::Run(e) => e.into(),
+            TrainError::Step(e) if e.is_defect() => Failure::Defect(e.to_string()),
+            e @ (TrainError::Step(_) | TrainError::State { .. } | TrainError::Restore(_) | TrainError::Watcher(_)) => {
+                Failure::Input(e.to_string())
+            }
+        }
+    }
+}
+
+impl From<FitError> for Failure {
+    fn from(e: FitError) -> Failure {
+        match e {
+            FitError::Train(e) => (*e).into(),
+            e @ (FitError::Data(_) | FitError::Monitor { .. }) => Failure::Input(e.to_string()),
         }
     }
 }

@@ -2,10 +2,13 @@
 
 use super::args::{BATCH, Common, Format, InspectArgs, Split};
 use super::output::{self, Progress};
+use super::step::{self, Wanted};
 use super::{Failure, plan, run};
 use crate::program::ProgramDir;
 use crate::{build, driver, report};
+use intwain_codegen::schedule::gpu::Precision;
 use intwain_passes::Timings;
+use intwain_passes::place::{self, Strategy, Survey};
 
 pub(crate) fn inspect(a: &InspectArgs, common: &Common) -> Result<(), Failure> {
     let common = &Common { json: common.json || a.format == Format::Json, ..common.clone() };
@@ -15,6 +18,9 @@ pub(crate) fn inspect(a: &InspectArgs, common: &Common) -> Result<(), Failure> {
     if a.layers {
         let model = run::open_architecture(&a.model, common)?;
         return output::report(&report::layers(&model)?, common);
+    }
+    if step::is_meant(&a.training)? {
+        return inspect_step(a, common);
     }
     let request = plan::request(&a.target, a.batch)?;
     a.after.as_deref().map_or(Ok(()), known_pass)?;
@@ -42,9 +48,61 @@ pub(crate) fn inspect(a: &InspectArgs, common: &Common) -> Result<(), Failure> {
     }
 }
 
+/// What is where in a step of training.
+fn inspect_step(a: &InspectArgs, common: &Common) -> Result<(), Failure> {
+    a.after.as_deref().map_or(Ok(()), known_pass)?;
+    let model = run::open_architecture(&a.model, common)?;
+    let sizes = (a.batch, a.model.seed, Precision::default());
+    let wanted = Wanted::new(&model, &a.training, &a.target, sizes, common)?;
+    let (assembler, asked) = (wanted.assembler(&model), a.target.split.strategy());
+    let hardware = assembler.hardware();
+    let progress = Progress::start(common, "planning");
+    let mut timings = Timings::default();
+    let planned = assembler.plan(wanted.batch(), Survey::Asked, &mut timings)?;
+    if let Some(layer) = &a.why {
+        if planned.plan.strategy == Strategy::Pipeline {
+            let why =
+                "--why: a pipeline of training is cut where the model's is: leave --train out, or name another --split";
+            return Err(Failure::Input(why.to_string()));
+        }
+        let options = place::Options {
+            strategy: Some(planned.plan.strategy),
+            parts: a.target.parts,
+            numerics: assembler.numerics(a.batch),
+            sharding: a.training.step.zero.into(),
+            ..place::Options::default()
+        };
+        let why = report::why(&planned.step.graph, &hardware, &options, layer)?;
+        drop(progress);
+        output::times(common, &timings);
+        return output::report(&why, common);
+    }
+    let mut training = wanted.report(&model, &planned);
+    let mut graphs: Vec<String> = Vec::new();
+    let compiled = assembler.lower_seen(planned, wanted.batch(), &mut timings, &mut |pass, graph| {
+        if a.after.as_deref() == Some(pass) {
+            graphs.push(graph.to_string());
+        }
+    })?;
+    drop(progress);
+    output::times(common, &timings);
+    training.order = report::order(&compiled);
+    match (&a.after, common.json) {
+        (Some(_), true) => output::json(&graphs),
+        (Some(_), false) => output::print(&graphs.join("\n\n")),
+        (None, _) => {
+            let mut report = report::placement(&compiled, &hardware, asked);
+            (report.batch, report.training) = (Some(a.batch), Some(training));
+            output::report(&report, common)
+        }
+    }
+}
+
 /// A program directory's placement, as it was written with the program.
 fn directory(a: &InspectArgs, common: &Common) -> Result<(), Failure> {
+    step::is_meant(&a.training)?;
     let model = [
+        ("--train", a.training.train),
         ("--after", a.after.is_some()),
         ("--why", a.why.is_some()),
         ("--layers", a.layers),

@@ -12,6 +12,9 @@ mod inspect;
 mod output;
 mod plan;
 mod run;
+mod step;
+mod train;
+mod train_files;
 mod verify;
 
 use args::{Cli, Command};
@@ -47,6 +50,8 @@ fn dispatch(cli: &Cli) -> Result<(), Failure> {
         Command::Compile(a) => compile::compile(a, common),
         Command::Run(a) => run::run(a, common),
         Command::Grad(a) => grad::grad(a, common),
+        Command::Train(a) => train::train(a, common),
+        Command::Evaluate(a) => train::evaluate(a, common),
         Command::Verify(a) => verify::verify(a, common),
         Command::Hardware(a) => hardware::hardware(a, common),
         Command::Devices => devices::devices(common),

@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::args::{Color, Common};
+use crate::train::fit::StepReport;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -84,6 +85,47 @@ impl Progress {
 }
 
 impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Shows how far training is: step, loss, metrics, samples a second and the time that is left, if stderr is a terminal.
+#[derive(Debug)]
+pub(crate) struct StepBar(Option<ProgressBar>);
+
+impl StepBar {
+    /// Nothing is shown before the first step.
+    pub(crate) fn new(common: &Common) -> StepBar {
+        let shows = !common.quiet && std::io::stderr().is_terminal();
+        StepBar(shows.then(|| {
+            let style = ProgressStyle::with_template("{prefix} {bar:24} {pos}/{len} {msg} eta {eta}");
+            ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        }))
+    }
+
+    /// Shows a step.
+    pub(crate) fn step(&self, step: &StepReport<'_>) {
+        let Some(bar) = &self.0 else { return };
+        bar.set_length(step.steps as u64);
+        bar.set_prefix(format!("epoch {}/{}", step.next.epoch + 1, step.epochs));
+        let speed = step.rows_done as f64 / step.elapsed.as_secs_f64().max(1e-9);
+        bar.set_message(format!("{}, {speed:.0} samples/s", super::train::line(step.so_far)));
+        bar.set_position(step.next.batch);
+    }
+
+    /// Makes room for what is printed meanwhile.
+    pub(crate) fn aside<T>(&self, work: impl FnOnce() -> T) -> T {
+        match &self.0 {
+            Some(bar) => bar.suspend(work),
+            None => work(),
+        }
+    }
+}
+
+impl Drop for StepBar {
     fn drop(&mut self) {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();

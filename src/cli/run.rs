@@ -3,15 +3,16 @@
 use super::args::{Common, DeviceArgs, ModelArgs, RunArgs, Split};
 use super::output::{self, Progress};
 use super::{Failure, data, plan};
-use crate::frontend::ByName;
+use crate::frontend::{ByName, TrainingPhase};
 use crate::model::{Matching, Model, ModelOptions, WeightOrigin};
 use crate::program::{ProgramDir, ProgramSession};
-use crate::runtime::{Devices, HostOptions};
+use crate::runtime::{DeviceKind, Devices, HostOptions};
 use crate::session::{Fallback, Session, SessionOptions};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::Tensor;
-use intwain_passes::Timings;
 use intwain_passes::hardware::Hardware;
+use intwain_passes::place::Sharding;
+use intwain_passes::{Numerics, Timings};
 use serde::Serialize;
 use std::fmt;
 use std::time::Instant;
@@ -87,7 +88,22 @@ pub(crate) fn session_options(a: &DeviceArgs) -> Result<SessionOptions, Failure>
         fallback: if a.allow_one { Fallback::One } else { Fallback::Refuse },
         parts: a.parts,
         batch: a.batch,
+        numerics: numerics(a)?,
+        sharding: Sharding::default(),
     })
+}
+
+/// What the flags say of sums over rows.
+fn numerics(a: &DeviceArgs) -> Result<Option<Numerics>, Failure> {
+    let devices = devices(a);
+    match (a.exact, a.no_exact) {
+        (true, _) if devices.kind() != DeviceKind::Cpu => Err(Failure::Input(format!(
+            "--exact: {devices} may sum in an order that depends on the number of rows; cpu devices do not"
+        ))),
+        (true, _) => Ok(Some(Numerics::EXACT)),
+        (false, true) => Ok(Some(Numerics::Free)),
+        (false, false) => Ok(None),
+    }
 }
 
 pub(crate) fn run(a: &RunArgs, common: &Common) -> Result<(), Failure> {
@@ -99,6 +115,17 @@ pub(crate) fn run(a: &RunArgs, common: &Common) -> Result<(), Failure> {
     let inputs = data::read_inputs(&a.inputs, &model.graph(1)?, common)?;
     let mut session = Session::new(&model, session_options(&a.devices)?)?;
     let progress = Progress::start(common, "running");
+    if a.training {
+        let phase = TrainingPhase { seed: a.model.seed, ..TrainingPhase::default() };
+        let (outputs, seconds) = repeat(a, || {
+            let call = session.training_call(&inputs, &phase).map_err(|e| Failure::running(&a.inputs, e))?;
+            let weights = call.weights.into_iter().enumerate().map(|(j, (_, value))| (format!("tw{j}"), value));
+            Ok(call.outputs.into_iter().chain(weights).collect())
+        })?;
+        drop(progress);
+        output::times(common, &session.timings);
+        return finish(a, common, &outputs, seconds);
+    }
     let (outputs, seconds) = repeat(a, || {
         // Every repetition begins as the first one did.
         session.reset_states()?;
@@ -155,6 +182,10 @@ pub(crate) fn program(model: &ModelArgs, devices: &DeviceArgs, common: &Common) 
 
 /// Runs a program directory.
 fn directory(a: &RunArgs, common: &Common) -> Result<(), Failure> {
+    if a.training {
+        let why = "is a program, which was compiled for inference; --training takes the file of a model";
+        return Err(Failure::file(&a.model.model, why));
+    }
     let mut timings = Timings::default();
     let mut dir = timings.time("open", || program(&a.model, &a.devices, common))?;
     if let Some(weights) = &a.model.weights {
@@ -197,7 +228,7 @@ struct Document {
 
 /// Steady-state time of a run.
 #[derive(Debug, Serialize)]
-struct Times {
+pub(crate) struct Times {
     median_ms: f64,
     p10_ms: f64,
     p90_ms: f64,
@@ -234,7 +265,7 @@ fn finish(a: &RunArgs, common: &Common, outputs: &Outputs, seconds: Vec<f64>) ->
     if lines.is_empty() { Ok(()) } else { output::print(&lines.join("\n")) }
 }
 
-fn times(seconds: Vec<f64>) -> Option<Times> {
+pub(crate) fn times(seconds: Vec<f64>) -> Option<Times> {
     let mut sorted = seconds.clone();
     sorted.sort_by(f64::total_cmp);
     let last = sorted.len().checked_sub(1)?;

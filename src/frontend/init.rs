@@ -9,6 +9,7 @@ use crate::arrays::{Array, ArrayError, ArrayErrorKind, DType, push_f64};
 
 use super::cursor::{At, Fields};
 use super::error::ImportError;
+use super::json::Json;
 use super::random::Philox;
 
 /// How the fans of a variance-scaling initializer come from a shape.
@@ -84,8 +85,8 @@ pub enum Initializer {
         /// The gain.
         gain: f64,
     },
-    /// Stretches of the last dimension, each with its own value.
-    Stretches(Vec<(usize, f64)>),
+    /// Stretches of the last dimension, each a variable of its own to its initializer.
+    Stretches(Vec<(usize, Initializer)>),
 }
 
 impl Initializer {
@@ -102,7 +103,8 @@ impl Initializer {
     /// Reads a name, or an object with `class_name` and `config`.
     pub fn read(at: &At<'_>) -> Result<Initializer, ImportError> {
         if at.is_null() {
-            return Ok(Initializer::ZEROS);
+            // What Keras gives any variable for which nothing is said, biases included.
+            return Ok(Initializer::glorot_uniform());
         }
         if at.json.as_str().is_some() {
             let fields = EMPTY.with_path(at);
@@ -133,12 +135,13 @@ impl Initializer {
             };
             Ok(Initializer::VarianceScaling { scale, mode, distribution, fans })
         };
-        Ok(match name.str()? {
+        // Files of the time when TensorFlow had two versions of each.
+        let class = name.str()?;
+        Ok(match class.strip_suffix("V2").unwrap_or(class) {
             "Zeros" | "zeros" | "zero" => Initializer::ZEROS,
             "Ones" | "ones" | "one" => Initializer::ONES,
             "Constant" | "constant" => match config.opt("value") {
-                Some(value) if value.json.as_array().is_some() => Initializer::Values(flat(&value)?),
-                Some(value) => Initializer::Constant(value.any_f64()?),
+                Some(value) => constant(&value)?,
                 None => Initializer::ZEROS,
             },
             "RandomNormal" | "random_normal" | "normal" => Initializer::Random {
@@ -165,7 +168,12 @@ impl Initializer {
                     2 => Distribution::Normal,
                     _ => Distribution::Uniform,
                 };
-                fans(config.f64_or("scale", 1.0)?, mode, distribution)?
+                let scale = config.opt("scale");
+                let factor = scale.as_ref().map_or(Ok(1.0), At::f64)?;
+                if let Some(at) = scale.filter(|_| factor <= 0.0) {
+                    return Err(at.expected("a number greater than 0"));
+                }
+                fans(factor, mode, distribution)?
             }
             "GlorotUniform" | "glorot_uniform" => fans(1.0, Mode::FanAvg, Distribution::Uniform)?,
             "GlorotNormal" | "glorot_normal" => fans(1.0, Mode::FanAvg, Distribution::TruncatedNormal)?,
@@ -260,12 +268,17 @@ impl Initializer {
                 Box::new(move |i| if i / columns == i % columns { gain } else { 0.0 })
             }
             Initializer::Stretches(stretches) => {
-                let (stretches, columns) = (stretches.clone(), shape.last().copied().unwrap_or(1).max(1));
+                let columns = shape.last().copied().unwrap_or(1).max(1);
+                let part = |(k, (len, initializer)): (usize, &(usize, Initializer))| {
+                    let own: Vec<usize> = shape.iter().rev().skip(1).rev().copied().chain([*len]).collect();
+                    (*len, initializer.values(&own, random.part(k as u32)))
+                };
+                let parts: Vec<_> = stretches.iter().enumerate().map(part).collect();
                 Box::new(move |i| {
-                    let mut column = i % columns;
-                    for &(len, value) in &stretches {
-                        if column < len {
-                            return value;
+                    let (row, mut column) = (i / columns, i % columns);
+                    for (len, value) in &parts {
+                        if column < *len {
+                            return value(row * len + column);
                         }
                         column -= len;
                     }
@@ -322,10 +335,19 @@ const EMPTY: Empty = Empty;
 
 impl Empty {
     fn with_path<'j>(&self, at: &At<'j>) -> Fields<'j> {
-        static NOTHING: std::sync::LazyLock<super::json::Json> =
-            std::sync::LazyLock::new(|| super::json::Json::Object(indexmap::IndexMap::new()));
+        static NOTHING: std::sync::LazyLock<Json> =
+            std::sync::LazyLock::new(|| Json::Object(indexmap::IndexMap::new()));
         let empty = At { json: &NOTHING, path: at.path.clone(), layer: at.layer.clone() };
         empty.fields().expect("an empty object is an object")
+    }
+}
+
+/// A number, or an array, which Keras 3 writes as an object.
+fn constant(value: &At<'_>) -> Result<Initializer, ImportError> {
+    match value.json {
+        Json::Object(_) => constant(&value.require("config")?.require("value")?),
+        Json::Array(_) => Ok(Initializer::Values(flat(value)?)),
+        _ => Ok(Initializer::Constant(value.any_f64()?)),
     }
 }
 
@@ -360,7 +382,6 @@ fn orthogonal(shape: &[usize], random: Philox) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::json::Json;
     use super::*;
 
     /// A document, or a name.
@@ -369,8 +390,11 @@ mod tests {
     }
 
     fn fill(json: &str, shape: &[usize]) -> Vec<f64> {
-        let json = document(json);
-        let initializer = Initializer::read(&At::root(&json)).unwrap();
+        drawn(&document(json), shape)
+    }
+
+    fn drawn(json: &Json, shape: &[usize]) -> Vec<f64> {
+        let initializer = Initializer::read(&At::root(json)).unwrap();
         initializer.fill_rows(shape, 0..shape[0], DType::F64, 7, "dense/kernel").unwrap().to_f64()
     }
 
@@ -396,6 +420,41 @@ mod tests {
         let json = r#"{"class_name": "VarianceScaling", "config": {"scale": 1.0, "mode": "fan_in", "distribution": "untruncated_normal",
             "input_axes": [0], "output_axes": [1, 2]}}"#;
         assert!((moments(&fill(json, &[400, 10, 10])).1 - 0.05).abs() < 0.002);
+    }
+
+    /// `tests/goldens/initializers.json`, made by `tools/make_initializer_goldens.py`: tens of thousands of draws each.
+    #[test]
+    fn draws_are_distributed_as_those_of_keras() {
+        let text = include_str!("../../tests/goldens/initializers.json");
+        for case in Json::parse(text).unwrap().as_array().unwrap() {
+            let get = |key: &str| At::root(case.get(key).unwrap());
+            let shape: Vec<usize> = get("shape").array().unwrap().iter().map(|d| d.usize().unwrap()).collect();
+            let values = drawn(get("config").json, &shape);
+            let [mean, deviation, least, most] =
+                ["mean", "deviation", "least", "most"].map(|key| get(key).f64().unwrap());
+            let found = moments(&values);
+            let extremes = values.iter().fold((f64::MAX, f64::MIN), |(a, b), &v| (a.min(v), b.max(v)));
+            let what = format!("{:?}", get("config").json);
+            assert!((found.0 - mean).abs() < 0.04 * deviation, "{what} {shape:?}: mean {} and {mean}", found.0);
+            assert!((found.1 / deviation - 1.0).abs() < 0.02, "{what} {shape:?}: {} and {deviation}", found.1);
+            // Only the tails of normal distributions that are not cut off differ much.
+            let near = if what.contains("untruncated") || what.contains("RandomNormal") { 1.5 } else { 0.01 };
+            let apart = (extremes.0 - least).abs().max((extremes.1 - most).abs());
+            assert!(apart < near * deviation, "{what} {shape:?}: {extremes:?} and {least}, {most}");
+        }
+    }
+
+    #[test]
+    fn names_and_forms_of_other_versions() {
+        let read = |json: &str| Initializer::read(&At::root(&document(json))).unwrap();
+        assert_eq!(read("GlorotUniformV2"), Initializer::glorot_uniform());
+        let array = r#"{"class_name": "Constant", "config": {"value": {"class_name": "__numpy__", "config": {"value": [[1.0, 2.0]], "dtype": "float32"}}}}"#;
+        assert_eq!(read(array), Initializer::Values(vec![1.0, 2.0]));
+        let old = r#"{"class_name": "VarianceScaling", "config": {"scale": 1.0, "mode": "fan_avg", "distribution": "uniform", "seed": null, "dtype": "float32"}}"#;
+        assert_eq!(read(old), Initializer::glorot_uniform());
+        let json = document(r#"{"class_name": "VarianceScaling", "config": {"scale": 0.0}}"#);
+        let error = Initializer::read(&At::root(&json)).unwrap_err().to_string();
+        assert_eq!(error, "$.config.scale: is 0; expected a number greater than 0");
     }
 
     #[test]
@@ -430,9 +489,13 @@ mod tests {
 
     #[test]
     fn stretches_and_unknown_names() {
-        let bias = Initializer::Stretches(vec![(2, 0.0), (2, 1.0)]);
-        let got = bias.fill_rows(&[8], 0..8, DType::F32, 0, "b").unwrap();
-        assert_eq!(got.to_f64(), [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
+        let random = || Initializer::Random { distribution: Distribution::Uniform, a: 2.0, b: 3.0 };
+        let bias = Initializer::Stretches(vec![(2, random()), (2, Initializer::ONES), (4, random())]);
+        let got = bias.fill_rows(&[8], 0..8, DType::F64, 0, "b").unwrap().to_f64();
+        assert_eq!(got[2..4], [1.0, 1.0]);
+        let (first, last) = (&got[..2], &got[4..]);
+        assert!(first.iter().chain(last).all(|x| (2.0..3.0).contains(x)));
+        assert!(first.iter().all(|x| !last.contains(x)));
         let json = document("HeNormall");
         let error = Initializer::read(&At::root(&json)).unwrap_err();
         assert_eq!(error.help().as_deref(), Some("did you mean `HeNormal`?"));

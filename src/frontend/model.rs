@@ -45,8 +45,21 @@ pub struct KerasModel {
     pub inputs: Vec<Source>,
     /// Outputs as Keras flattens them.
     pub outputs: Vec<Source>,
+    /// How the model arranges its outputs.
+    pub nest: Nest,
     /// Where the model's configuration stands.
     pub at: JsonPath,
+}
+
+/// How tensors are arranged in lists and dictionaries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Nest {
+    /// A tensor.
+    One,
+    /// A list.
+    List(Vec<Nest>),
+    /// A dictionary, by sorted key.
+    Named(Vec<(String, Nest)>),
 }
 
 /// A layer of a model.
@@ -342,6 +355,7 @@ impl Reader {
             calls,
             inputs: vec![tensor(0)],
             outputs: vec![tensor(last)],
+            nest: Nest::One,
             layers,
             at: config.path.clone(),
         })
@@ -387,6 +401,7 @@ impl Reader {
             calls: wires.calls,
             inputs: wires.inputs,
             outputs: wires.outputs,
+            nest: wires.nest,
             at: config.path.clone(),
         })
     }

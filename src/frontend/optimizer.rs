@@ -1,10 +1,15 @@
 //! The optimizer's state in a model file: how far training went, and what is kept beside each weight.
 //!
-//! Files list an optimizer's tensors in the order in which it made them. What each is follows from the class and its
-//! configuration where number and shapes agree with them; else the tensors are found and keep their keys only.
+//! Files list an optimizer's tensors in the order in which it made them, which differs between versions of Keras. What each
+//! is follows from [what the optimizer keeps](Optimizer::slots) where number, shapes and types agree with one of the orders;
+//! else the tensors are found and keep their keys only.
+
+use intwain_ir::Type;
 
 use crate::arrays::ArrayError;
+use crate::train::optimizer::{Optimizer, Slot};
 
+use super::cursor::At;
 use super::json::Json;
 use super::source::{OptimizerTensor, WeightSource};
 use super::weights::VarSpec;
@@ -40,101 +45,81 @@ pub struct SlotRole {
     pub variable: Option<String>,
 }
 
-/// Tensors that an optimizer makes together.
-#[derive(Clone, Debug)]
-enum Group {
-    /// One for all weights.
-    Once(&'static str),
-    /// These for the first weight, then for the second.
-    Each(Vec<&'static str>),
+/// A tensor of a file with what it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Its role among the optimizer's slots.
+    pub(crate) role: &'static str,
+    /// The trainable variable it is kept for, by position.
+    pub(crate) variable: Option<usize>,
+    /// Its key in the file.
+    pub(crate) key: String,
 }
 
-/// An optimizer's class and configuration.
-struct Named<'j> {
-    class: &'j str,
-    config: &'j Json,
+/// A slot as files have it.
+#[derive(Clone, Debug, PartialEq)]
+struct Kept {
+    role: &'static str,
+    variable: Option<usize>,
+    ty: Type,
 }
 
-impl<'j> Named<'j> {
-    fn of(compile_config: &'j Json) -> Option<Named<'j>> {
-        let optimizer = compile_config.get("optimizer").or_else(|| compile_config.get("optimizer_config"))?;
-        let named = |json: &'j Json| {
-            let class = json.as_str().or_else(|| json.get("class_name").and_then(Json::as_str))?;
-            Some(Named {
-                class: class.trim_start_matches("Custom>"),
-                config: json.get("config").unwrap_or(&Json::Null),
-            })
-        };
-        let outer = named(optimizer)?;
-        match outer.config.get("inner_optimizer") {
-            Some(inner) => named(inner),
-            None => Some(outer),
-        }
-    }
+const ITERATION: &str = "iteration";
+const RATE: &str = "learning_rate";
 
-    fn number(&self, key: &str) -> Option<f64> {
-        match self.config.get(key) {
-            Some(Json::Int(i)) => Some(*i as f64),
-            Some(Json::Float(x)) => Some(*x),
-            _ => None,
-        }
+/// The class of an optimizer, that of the one inside where it scales losses.
+fn class(optimizer: &Json) -> Option<String> {
+    if let Some(inner) = optimizer.get("config").and_then(|config| config.get("inner_optimizer")) {
+        return class(inner);
     }
-
-    fn asks(&self, key: &str) -> bool {
-        self.config.get(key) == Some(&Json::Bool(true)) || self.number(key).is_some_and(|x| x != 0.0)
-    }
-
-    /// What it makes behind iterations and rate. `None` of a class that is not known here.
-    fn groups(&self) -> Option<Vec<Group>> {
-        let each = |slots: &[&'static str]| Group::Each(slots.to_vec());
-        let when = |key: &str, slot: &'static str| self.asks(key).then(|| each(&[slot]));
-        let mut groups: Vec<Group> = when("use_ema", "average").into_iter().collect();
-        match self.class.to_ascii_lowercase().as_str() {
-            "sgd" => groups.extend(when("momentum", "momentum")),
-            "adam" | "adamw" => {
-                groups.push(each(&["momentum", "velocity"]));
-                groups.extend(when("amsgrad", "velocity_hat"));
-            }
-            "lamb" => groups.push(each(&["momentum", "velocity"])),
-            "nadam" => groups.extend([Group::Once("u_product"), each(&["momentum", "velocity"])]),
-            "adamax" => groups.push(each(&["momentum", "norm"])),
-            "adagrad" => groups.push(each(&["accumulator"])),
-            "adadelta" => groups.push(each(&["accumulated_gradient", "accumulated_delta_var"])),
-            "rmsprop" => {
-                groups.push(each(&["velocity"]));
-                groups.extend(when("momentum", "momentum"));
-                groups.extend(when("centered", "average_gradient"));
-            }
-            "ftrl" => groups.push(each(&["accumulator", "linear"])),
-            "lion" => groups.push(each(&["momentum"])),
-            _ => return None,
-        }
-        Some(groups)
-    }
+    let name = optimizer.as_str().or_else(|| optimizer.get("class_name").and_then(Json::as_str))?;
+    Some(name.trim_start_matches("Custom>").to_string())
 }
 
-/// The optimizers of Keras before 2.11 make one slot of all weights, then the next.
-fn one_by_one(groups: &[Group]) -> Vec<Group> {
-    let apart = |group: &Group| match group {
-        Group::Once(slot) => vec![Group::Once(slot)],
-        Group::Each(slots) => slots.iter().map(|slot| Group::Each(vec![slot])).collect(),
+/// The orders in which versions of Keras keep these slots, the present one first.
+fn orders(slots: &[Slot], inner_from: usize) -> Vec<Vec<Kept>> {
+    let kept = |slot: &Slot| Kept { role: slot.role, variable: slot.variable, ty: slot.ty.clone() };
+    let all: Vec<Kept> = slots.iter().map(kept).collect();
+    let (outer, inner) = all.split_at(inner_from);
+    let rest: Vec<Kept> = inner.iter().filter(|k| k.role != ITERATION && k.role != RATE).cloned().collect();
+    // Nadam made its product first.
+    let mut once_first = rest.clone();
+    once_first.sort_by_key(|k| k.variable.is_some());
+    // The optimizers of Keras before 2.11 make one slot of all weights, then the next.
+    let first_of = |role: &str| once_first.iter().position(|k| k.role == role);
+    let mut one_by_one = once_first.clone();
+    one_by_one.sort_by_key(|k| first_of(k.role));
+    let scalar = |role: &'static str, like: &str| {
+        let ty = inner.iter().find(|k| k.role == like).map(|k| k.ty.clone());
+        ty.map(|ty| Kept { role, variable: None, ty })
     };
-    groups.iter().flat_map(apart).collect()
-}
-
-/// Slot and weight of every tensor of these groups.
-fn listed<'v>(groups: &[Group], vars: &[&'v VarSpec]) -> Vec<(&'static str, Option<&'v VarSpec>)> {
-    let of = |group: &Group| -> Vec<(&'static str, Option<&'v VarSpec>)> {
-        match group {
-            Group::Once(slot) => vec![(*slot, None)],
-            Group::Each(slots) => vars.iter().flat_map(|var| slots.iter().map(|slot| (*slot, Some(*var)))).collect(),
+    let counter = scalar(ITERATION, ITERATION);
+    // Keras 2 keeps the rate of the last step where it follows a schedule.
+    let float = Type::new(intwain_ir::DType::F32, intwain_ir::Shape::default());
+    let rate = scalar(RATE, RATE).or(Some(Kept { role: RATE, variable: None, ty: float }));
+    let has_rate = inner.iter().any(|k| k.role == RATE);
+    let mut counters = [[counter.clone(), rate.clone()], [counter, None], [None, rate], [None, None]];
+    if !has_rate {
+        counters.swap(0, 1);
+    }
+    let mut orders: Vec<Vec<Kept>> = Vec::new();
+    for outer in [outer, &[]] {
+        // Where the optimizer that scales losses keeps its own, that inside has all of its counters.
+        let counters = if outer.is_empty() { &counters[..] } else { &counters[..1] };
+        for counters in counters {
+            for rest in [&rest, &once_first, &one_by_one] {
+                let order: Vec<Kept> = outer.iter().chain(counters.iter().flatten()).chain(rest).cloned().collect();
+                if !orders.contains(&order) {
+                    orders.push(order);
+                }
+            }
         }
-    };
-    groups.iter().flat_map(of).collect()
+    }
+    orders
 }
 
 /// Whether names and roles agree: some part of the names is one for each slot.
-fn told_by_names(tensors: &[OptimizerTensor], roles: &[(&'static str, Option<&VarSpec>)]) -> bool {
+fn told_by_names(tensors: &[OptimizerTensor], order: &[Kept]) -> bool {
     let second = |name: &str| name.split('/').nth(1).unwrap_or_default().to_string();
     let last =
         |name: &str| name.rsplit('/').next().unwrap_or_default().split(':').next().unwrap_or_default().to_string();
@@ -142,8 +127,9 @@ fn told_by_names(tensors: &[OptimizerTensor], roles: &[(&'static str, Option<&Va
     let agree = |part: &dyn Fn(&str) -> String| {
         let mut pairs: Vec<(&str, String)> = tensors
             .iter()
-            .zip(roles)
-            .map(|(t, (slot, _))| (*slot, part(t.name.as_deref().unwrap_or_default())))
+            .zip(order)
+            .filter(|(_, kept)| kept.variable.is_some())
+            .map(|(t, kept)| (kept.role, part(t.name.as_deref().unwrap_or_default())))
             .collect();
         pairs.sort();
         pairs.dedup();
@@ -157,30 +143,41 @@ fn told_by_names(tensors: &[OptimizerTensor], roles: &[(&'static str, Option<&Va
     agree(&second) || agree(&last) || agree(&ending)
 }
 
-/// The roles of an optimizer's tensors behind iterations and rate, where they are known.
-fn roles<'v>(
-    named: Option<&Named<'_>>,
-    tensors: &[OptimizerTensor],
-    source: &WeightSource,
-    vars: &[&'v VarSpec],
-) -> Option<Vec<(&'static str, Option<&'v VarSpec>)>> {
-    let groups = named?.groups()?;
-    let fits = |roles: &Vec<(&'static str, Option<&VarSpec>)>| {
-        let shape = |var: &Option<&VarSpec>| var.map(|var| var.shape.clone()).unwrap_or_default();
-        roles.len() == tensors.len()
-            && roles.iter().zip(tensors).all(|((_, var), t)| source.shape(&t.key) == Some(shape(var)))
+/// What these tensors are, where one of the orders fits.
+fn told(orders: &[Vec<Kept>], tensors: &[OptimizerTensor], source: &WeightSource) -> Option<Vec<Found>> {
+    let fits = |kept: &Kept, tensor: &OptimizerTensor| {
+        let shape = source.shape(&tensor.key);
+        let counts = source.dtype(&tensor.key).is_some_and(|dtype| !dtype.is_float());
+        shape.is_some_and(|shape| shape[..] == kept.ty.shape[..]) && counts != kept.ty.dtype.is_float()
     };
-    let ways = [listed(&groups, vars), listed(&one_by_one(&groups), vars)].into_iter().filter(fits);
-    let ways: Vec<_> = ways.collect();
+    let fit = |order: &&Vec<Kept>| order.len() == tensors.len() && order.iter().zip(tensors).all(|(k, t)| fits(k, t));
+    let ways: Vec<&Vec<Kept>> = orders.iter().filter(fit).collect();
     let named = tensors.iter().all(|tensor| tensor.name.is_some());
-    match &ways[..] {
-        [first, second] if named && first != second => {
-            // Names that say nothing are of the oldest files.
-            let told = ways.iter().find(|roles| told_by_names(tensors, roles));
-            Some(told.unwrap_or(second).clone())
-        }
-        ways => ways.first().cloned(),
-    }
+    let way = match &ways[..] {
+        // Names that say nothing are of the oldest files.
+        [_, _, ..] if named => ways.iter().find(|way| told_by_names(tensors, way)).or(ways.last()),
+        ways => ways.first(),
+    };
+    let found = |(kept, tensor): (&Kept, &OptimizerTensor)| Found {
+        role: kept.role,
+        variable: kept.variable,
+        key: tensor.key.clone(),
+    };
+    way.map(|way| way.iter().zip(tensors).map(found).collect())
+}
+
+/// The tensors that an optimizer keeps in a file for these trainable variables, where they are known.
+pub(super) fn find(
+    source: &WeightSource,
+    optimizer: &Optimizer,
+    trained: &[&VarSpec],
+) -> Result<Option<Vec<Found>>, ArrayError> {
+    let named: Vec<(String, Type)> =
+        trained.iter().map(|var| (var.path.clone(), Type::new(var.dtype, var.shape.clone()))).collect();
+    let slots = optimizer.slots(&named);
+    let orders = orders(&slots, optimizer.inner_from().unwrap_or(0));
+    let files = source.optimizer()?;
+    Ok(files.iter().filter(|tensors| !tensors.is_empty()).find_map(|tensors| told(&orders, tensors, source)))
 }
 
 /// The optimizer's state beside a model's weights; `trained` are its trainable variables in order.
@@ -189,15 +186,44 @@ pub(super) fn state(
     compile_config: Option<&Json>,
     trained: &[&VarSpec],
 ) -> Result<Option<OptimizerState>, ArrayError> {
-    let tensors = source.optimizer()?;
-    if tensors.is_empty() {
-        return Ok(None);
+    let files = source.optimizer()?;
+    let Some(tensors) = files.iter().rfind(|tensors| !tensors.is_empty()) else { return Ok(None) };
+    let configured = compile_config.and_then(|c| c.get("optimizer").or_else(|| c.get("optimizer_config")));
+    let mut state =
+        OptimizerState { class: configured.and_then(class), iterations: None, learning_rate: None, slots: Vec::new() };
+    let value = |key: &str| -> Result<Option<f64>, ArrayError> { Ok(source.read(key)?.to_f64().first().copied()) };
+    let optimizer = configured.and_then(|json| Optimizer::read(&At::root(json)).ok());
+    let found = optimizer.map(|optimizer| find(source, &optimizer, trained)).transpose()?.flatten();
+    match found {
+        Some(found) => {
+            for Found { role, variable, key } in found {
+                match role {
+                    ITERATION => state.iterations = value(&key)?.map(|n| n as i64),
+                    RATE => state.learning_rate = value(&key)?,
+                    _ if role.starts_with("outer_") => {}
+                    slot => {
+                        let variable = variable.map(|v| trained[v].path.clone());
+                        state.slots.push(OptimizerSlot { role: Some(SlotRole { slot, variable }), key });
+                    }
+                }
+            }
+        }
+        None => unknown(&mut state, tensors, source)?,
     }
-    let named = compile_config.and_then(Named::of);
+    let number = |key: &str| match configured?.get("config")?.get(key)? {
+        Json::Int(i) => Some(*i as f64),
+        Json::Float(x) => Some(*x),
+        Json::Null | Json::Bool(_) | Json::String(_) | Json::Array(_) | Json::Object(_) => None,
+    };
+    state.learning_rate = state.learning_rate.or_else(|| number("learning_rate")).or_else(|| number("lr"));
+    Ok(Some(state))
+}
+
+/// What can be said of tensors of an optimizer that nobody knows.
+fn unknown(state: &mut OptimizerState, tensors: &[OptimizerTensor], source: &WeightSource) -> Result<(), ArrayError> {
     let scalar = |tensor: &OptimizerTensor| source.shape(&tensor.key).is_some_and(|shape| shape.is_empty());
     let value = |key: &str| -> Result<Option<f64>, ArrayError> { Ok(source.read(key)?.to_f64().first().copied()) };
-    let mut rest = &tensors[..];
-    let mut state = OptimizerState { class: None, iterations: None, learning_rate: None, slots: Vec::new() };
+    let mut rest = tensors;
     if let Some((first, others)) = rest.split_first()
         && scalar(first)
         && source.dtype(&first.key).is_some_and(|dtype| !dtype.is_float())
@@ -205,25 +231,32 @@ pub(super) fn state(
         state.iterations = value(&first.key)?.map(|n| n as i64);
         rest = others;
     }
-    let mut found = roles(named.as_ref(), rest, source, trained);
-    if found.is_none()
-        && let Some((rate, others)) = rest.split_first()
+    if let Some((rate, others)) = rest.split_first()
         && scalar(rate)
-        && rate.name.as_deref().is_none_or(|name| name.contains("learning_rate"))
+        && rate.name.as_deref().is_some_and(|name| name.contains("learning_rate"))
     {
-        found = roles(named.as_ref(), others, source, trained);
-        if found.is_some() || rate.name.is_some() {
-            state.learning_rate = value(&rate.key)?;
-            rest = others;
-        }
+        state.learning_rate = value(&rate.key)?;
+        rest = others;
     }
-    state.learning_rate =
-        state.learning_rate.or_else(|| named.as_ref()?.number("learning_rate").or(named.as_ref()?.number("lr")));
-    state.class = named.map(|named| named.class.to_string());
-    let role = |i: usize| {
-        let (slot, var) = found.as_ref()?[i];
-        Some(SlotRole { slot, variable: var.map(|var| var.path.clone()) })
-    };
-    state.slots = rest.iter().enumerate().map(|(i, t)| OptimizerSlot { role: role(i), key: t.key.clone() }).collect();
-    Ok(Some(state))
+    state.slots = rest.iter().map(|t| OptimizerSlot { role: None, key: t.key.clone() }).collect();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `LossScaleOptimizer(SGD())` keeps six numbers. Saved before it is built, it has four of them: its counter and rate, and
+    /// those of SGD. None of them is a scale.
+    #[test]
+    fn a_scale_is_only_found_beside_all_counters() {
+        let json = Json::parse(
+            r#"{"class_name": "LossScaleOptimizer", "config": {"inner_optimizer": {"class_name": "SGD", "config": {}}}}"#,
+        )
+        .unwrap();
+        let optimizer = Optimizer::read(&At::root(&json)).unwrap();
+        let orders = orders(&optimizer.slots(&[]), optimizer.inner_from().unwrap());
+        let with_scale: Vec<_> = orders.iter().filter(|o| o.iter().any(|k| k.role == "dynamic_scale")).collect();
+        assert!(!with_scale.is_empty() && with_scale.iter().all(|order| order.len() == 6), "{with_scale:?}");
+    }
 }

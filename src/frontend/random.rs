@@ -22,6 +22,12 @@ impl Philox {
         Philox { key: [z as u32, (z >> 32) as u32] }
     }
 
+    /// The generator for a part of what this one is for; part 0 has the same numbers.
+    pub(crate) fn part(self, k: u32) -> Philox {
+        let [a, b] = self.key;
+        Philox { key: [a, b.wrapping_add(k.wrapping_mul(0x9e37_79b9))] }
+    }
+
     /// Four words for a counter.
     pub(crate) fn words(self, counter: [u32; 4]) -> [u32; 4] {
         let mut x = counter;

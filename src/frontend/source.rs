@@ -120,25 +120,25 @@ impl WeightSource {
         })
     }
 
-    /// What an optimizer keeps in this file, in the order in which it made it.
-    pub(super) fn optimizer(&self) -> Result<Vec<OptimizerTensor>, ArrayError> {
+    /// What an optimizer keeps in this file, in the order in which it made it; behind it, of one that scales losses, what the
+    /// one inside keeps.
+    pub(super) fn optimizer(&self) -> Result<Vec<Vec<OptimizerTensor>>, ArrayError> {
         match (&self.naming, &self.store) {
             (Naming::Position, _) => {
-                const OWN: &str = "optimizer/vars/";
-                // Of an optimizer that scales losses, the one inside is meant.
-                const INNER: &str = "optimizer/inner_optimizer/vars/";
                 let keys = self.keys()?;
-                let within = if keys.iter().any(|key| key.starts_with(INNER)) { INNER } else { OWN };
-                let number = |key: &String| key.strip_prefix(within).and_then(|n| n.parse::<usize>().ok());
-                let mut found: Vec<(usize, String)> =
-                    keys.into_iter().filter_map(|key| number(&key).map(|n| (n, key))).collect();
-                found.sort();
-                Ok(found.into_iter().map(|(_, key)| OptimizerTensor { name: None, key }).collect())
+                let within = |folder: &str| {
+                    let number = |key: &String| key.strip_prefix(folder).and_then(|n| n.parse::<usize>().ok());
+                    let mut found: Vec<(usize, String)> =
+                        keys.iter().filter_map(|key| number(key).map(|n| (n, key.clone()))).collect();
+                    found.sort();
+                    found.into_iter().map(|(_, key)| OptimizerTensor { name: None, key }).collect()
+                };
+                Ok(["optimizer/vars/", "optimizer/inner_optimizer/vars/"].into_iter().map(within).collect())
             }
             (Naming::Topology { .. }, Store::Hdf5(h5)) if h5.has_group(OPTIMIZER) => {
                 let names = h5.strings(OPTIMIZER, "weight_names")?.unwrap_or_default();
                 let tensor = |name: String| OptimizerTensor { key: format!("{OPTIMIZER}/{name}"), name: Some(name) };
-                Ok(names.into_iter().map(tensor).collect())
+                Ok(vec![names.into_iter().map(tensor).collect()])
             }
             (Naming::Topology { .. } | Naming::Path | Naming::Layer, _) => Ok(Vec::new()),
         }

@@ -4,20 +4,25 @@
 //! wrapped layer, the projections of an attention layer). Models are trees whose parts are their layers. Three naming
 //! schemes are resolved over the same tree: by position ([`Naming::Position`]), by topology and by path.
 
+mod listed;
 mod naming;
 
 use std::ops::Range;
 
 use crate::arrays::{Array, ArrayError, ArrayErrorKind, DType};
 
+use super::constraint::Constraint;
 use super::error::{ImportError, ImportErrorKind, JsonPath};
 use super::forms::{Form, Recipe};
 use super::init::Initializer;
 use super::json::Json;
 use super::keras1::Writer;
-use super::optimizer::{self, OptimizerState};
+use super::optimizer::{self, Found, OptimizerState};
+use super::regularizer::Regularizer;
 use super::source::{Naming, WeightSource};
+use crate::train::optimizer::Optimizer;
 pub use naming::ByName;
+pub(crate) use naming::{Positions, topology};
 use naming::{by_layer, by_name, by_path, by_position, by_topology};
 
 /// A variable as its layer declares it.
@@ -33,6 +38,10 @@ pub struct VarSpec {
     pub initializer: Initializer,
     /// Whether the layer created it as trainable; a frozen layer does not change this.
     pub trainable: bool,
+    /// What it adds to the loss.
+    pub regularizer: Option<Regularizer>,
+    /// What it is projected to after each update.
+    pub constraint: Option<Constraint>,
 }
 
 /// How a part hangs on its owner.
@@ -359,6 +368,13 @@ impl Weights {
         let Some(source) = &self.source else { return Ok(None) };
         let trained = self.specs.iter().zip(&self.trainable).filter(|(_, trains)| **trains).map(|(spec, _)| spec);
         optimizer::state(source, compile_config, &trained.collect::<Vec<_>>())
+    }
+
+    /// The tensors that this optimizer keeps in the weight file, where there are such and each is known.
+    pub(crate) fn optimizer_tensors(&self, optimizer: &Optimizer) -> Result<Option<Vec<Found>>, ArrayError> {
+        let Some(source) = &self.source else { return Ok(None) };
+        let trained = self.specs.iter().zip(&self.trainable).filter(|(_, trains)| **trains).map(|(spec, _)| spec);
+        optimizer::find(source, optimizer, &trained.collect::<Vec<_>>())
     }
 
     /// Reads or makes the `i`-th variable, in its own dtype.

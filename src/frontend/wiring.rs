@@ -19,13 +19,14 @@ use indexmap::IndexMap;
 use super::cursor::At;
 use super::error::{ImportError, ImportErrorKind};
 use super::json::Json;
-use super::model::{Arg, Call, Layer, LayerBody, ModelKind, Source};
+use super::model::{Arg, Call, Layer, LayerBody, ModelKind, Nest, Source};
 use super::names::nearest;
 
 pub(super) struct Wires {
     pub(super) calls: Vec<Call>,
     pub(super) inputs: Vec<Source>,
     pub(super) outputs: Vec<Source>,
+    pub(super) nest: Nest,
 }
 
 /// A reference as it stands in the file: the node index is not yet a call index.
@@ -84,7 +85,8 @@ pub(super) fn resolve(
             return Err(sources.unsupported(what));
         }
     }
-    Ok(Wires { inputs, outputs: flatten(outputs)?, calls: in_order(layers, all)? })
+    let nest = nest(outputs)?;
+    Ok(Wires { inputs, outputs: flatten(outputs)?, nest, calls: in_order(layers, all)? })
 }
 
 /// The nodes of a layer that say something: Keras writes `[]` for input layers, and `null` is no node.
@@ -334,6 +336,23 @@ fn references_in_outputs<'j>(
         }
         Json::Null | Json::Bool(_) | Json::Int(_) | Json::Float(_) | Json::String(_) => {
             Err(at.expected("references [layer, node, tensor]"))
+        }
+    }
+}
+
+/// How `output_layers` arranges its references, in the order of [`references_in_outputs`].
+fn nest(at: &At<'_>) -> Result<Nest, ImportError> {
+    match at.json {
+        Json::Array(items) if looks_like_reference(items) => Ok(Nest::One),
+        Json::Array(_) => Ok(Nest::List(at.array()?.iter().map(nest).collect::<Result<_, _>>()?)),
+        Json::Object(map) if map.get("class_name").and_then(Json::as_str) == Some("__tuple__") => {
+            nest(&at.require("config")?.require("value")?)
+        }
+        _ => {
+            let mut entries = at.entries()?;
+            entries.sort_by_key(|(key, _)| *key);
+            let each = entries.iter().map(|(key, item)| Ok((key.to_string(), nest(item)?)));
+            Ok(Nest::Named(each.collect::<Result<_, ImportError>>()?))
         }
     }
 }

@@ -40,7 +40,9 @@ pub(super) fn variant(
         return unusable(format!("{} has another architecture than the program was made for", v.whole));
     }
     let interface = Interface::of(&explicit);
-    if let Some(fault) = check::placement::check(&whole, &interface, &locals).first() {
+    if let Some(fault) = check::placement::check(&whole, &interface, &locals).first()
+        && !follow(&explicit, &whole, &interface, &locals)
+    {
         return unusable(format!("the devices' graphs do not compute the whole one: {fault}"));
     }
     let target = match manifest.modules.is_empty() {
@@ -55,7 +57,17 @@ pub(super) fn variant(
     Ok(ProgramVariant { rows: v.rows, whole, interface, locals, programs, params, outputs, on_gpus: None })
 }
 
-fn precision(file: &Path, manifest: &Manifest) -> Result<Precision, ProgramError> {
+/// Whether devices' graphs are what follows from the whole graph by a division that computes it. Where devices add up parts
+/// of trees of sums, that is what can be known.
+fn follow(explicit: &Graph, whole: &Graph, interface: &Interface, locals: &[Graph]) -> bool {
+    let Ok((raw, follows)) = driver::divided(explicit, &mut Timings::default()) else { return false };
+    let same = |(a, b): (&Graph, &Graph)| a.to_string() == b.to_string();
+    check::placement::check(whole, interface, &raw).is_empty()
+        && follows.len() == locals.len()
+        && follows.iter().zip(locals).all(same)
+}
+
+pub(super) fn precision(file: &Path, manifest: &Manifest) -> Result<Precision, ProgramError> {
     let name = &manifest.precision;
     let known = Precision::ALL.into_iter().find(|p| p.name() == name);
     known.ok_or_else(|| ProgramError::unusable(file, format!("has precision `{name}`, which is none")))

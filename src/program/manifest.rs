@@ -40,8 +40,39 @@ pub struct Manifest {
     /// The code of each GPU, with the kernels of all variants; none for CPUs, which compile the graphs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modules: Vec<ModuleManifest>,
+    /// Of a step of training: how it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub training: Option<TrainingManifest>,
     /// A program per number of rows; the first is for full calls.
     pub variants: Vec<VariantManifest>,
+}
+
+/// What a program of a step of training is made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainingManifest {
+    /// The model's file as it was given: training starts from its weights and its optimizer's state.
+    pub model: SourceManifest,
+    /// The file of other weights, where one was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<SourceManifest>,
+    /// Whether they were taken by the names of layers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_name: bool,
+    /// The seed of weights that are initialised, of random layers and of the order of rows.
+    pub seed: u64,
+    /// The flags that say what a step does and how it is split, as `train` takes them.
+    pub arguments: Vec<String>,
+}
+
+/// A file that was copied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SourceManifest {
+    /// Its name here.
+    pub file: String,
+    /// Its hash.
+    pub hash: String,
 }
 
 /// How a model was read.
@@ -308,6 +339,7 @@ fn device(program: &DeviceProgram, target: &str, made: Option<Made<'_>>) -> Devi
                 ty: b.ty.to_string(),
                 memory: match b.home {
                     Home::Persistent => "persistent".to_string(),
+                    Home::State => "state".to_string(),
                     Home::Arena => "arena".to_string(),
                 },
                 offset: b.offset,

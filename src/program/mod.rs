@@ -17,11 +17,12 @@ mod write;
 
 pub use manifest::{
     BufferManifest, COMPILER, CommandManifest, DeviceManifest, ExchangeManifest, FORMAT, ImportManifest,
-    KernelManifest, LaunchManifest, Machine, Manifest, ModuleManifest, PortManifest, VariantManifest,
+    KernelManifest, LaunchManifest, Machine, Manifest, ModuleManifest, PortManifest, SourceManifest, TrainingManifest,
+    VariantManifest,
 };
 pub use read::{ProgramDir, ProgramVariant};
 pub use run::ProgramSession;
-pub use write::{compiles_for, write};
+pub use write::{compiles_for, write, write_training};
 
 use crate::arrays::ArrayError;
 use crate::driver::CompileError;

@@ -1,13 +1,14 @@
 //! Opens program directories, and refuses those that are not what they say.
 
-use super::check::{agree, modules, variant};
+use super::check::{agree, modules, precision, variant};
 use super::manifest::{self, Manifest};
 use super::{COMPILER, FORMAT, ProgramError};
 use crate::arrays::SafetensorsFile;
 use crate::driver::{self, Loadable, Port};
 use crate::kernels::gpu::GpuCode;
-use crate::model::{Model, ModelOptions, to_tensor};
+use crate::model::{Matching, Model, ModelOptions, to_tensor};
 use crate::runtime::{DeviceKind, Devices};
+use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::{DType, Graph, Tensor};
 use intwain_passes::Timings;
 use intwain_passes::check::placement::Interface;
@@ -130,6 +131,14 @@ impl ProgramDir {
         for (v, stored) in variants.iter_mut().zip(&manifest.variants) {
             agree(&file, &manifest, v, stored)?;
         }
+        for source in manifest.training.iter().flat_map(|t| std::iter::once(&t.model).chain(&t.weights)) {
+            let file = path.join(plain(path, &source.file)?);
+            let bytes = std::fs::read(&file).map_err(ProgramError::io(&file))?;
+            if manifest::sha256(&bytes) != source.hash {
+                let problem = "is not the file that the program was written with (its hash differs); compile again";
+                return Err(ProgramError::unusable(&file, problem));
+            }
+        }
         let placement = texts.remove("plan.txt").unwrap_or_default();
         let weights = Weights::Own(SafetensorsFile::open(&path.join(plain(path, &manifest.weights)?))?);
         let dir = ProgramDir { path: path.to_path_buf(), manifest, placement, warnings, variants, weights };
@@ -140,20 +149,59 @@ impl ProgramDir {
     /// The same program with the weights of another file: any that can be read for the program's model.
     pub fn with_weights(self, file: &Path) -> Result<ProgramDir, ProgramError> {
         let import = &self.manifest.import;
-        let dtype = import.dtype.as_deref().map(|name| {
-            let unknown = || ProgramError::unusable(&self.path, format!("`{name}` is no type of elements"));
-            DType::from_name(name).ok_or_else(unknown)
-        });
         let options = ModelOptions {
             weights: Some(file.to_path_buf()),
             shapes: import.shapes.clone(),
-            float: dtype.transpose()?,
+            float: self.float()?,
             ..ModelOptions::default()
         };
         let model = Model::open(&self.path.join(plain(&self.path, &import.model)?), options)?;
         let dir = ProgramDir { weights: Weights::Given(Box::new(model)), ..self };
         dir.check_weights()?;
         Ok(dir)
+    }
+
+    /// The model that a program of training starts from, with the weights of `weights` in place of its own.
+    ///
+    /// # Errors
+    /// A program of calls, or files that cannot be read.
+    pub fn trained_model(&self, weights: Option<&Path>) -> Result<Model, ProgramError> {
+        let Some(training) = &self.manifest.training else {
+            let problem = "is a program of calls, not of a step of training; compile the model with --train";
+            return Err(ProgramError::unusable(&self.path, problem));
+        };
+        let own = training.weights.as_ref().map(|w| self.path.join(&w.file));
+        let by_name = training.by_name && weights.is_none();
+        let options = ModelOptions {
+            weights: weights.map(Path::to_path_buf).or(own),
+            matching: if by_name { Matching::LayerNames } else { Matching::File },
+            seed: training.seed,
+            shapes: self.manifest.import.shapes.clone(),
+            float: self.float()?,
+        };
+        Ok(Model::open(&self.path.join(&training.model.file), options)?)
+    }
+
+    /// The floating type in place of the model's.
+    fn float(&self) -> Result<Option<DType>, ProgramError> {
+        let dtype = self.manifest.import.dtype.as_deref().map(|name| {
+            let unknown = || ProgramError::unusable(&self.path, format!("`{name}` is no type of elements"));
+            DType::from_name(name).ok_or_else(unknown)
+        });
+        dtype.transpose()
+    }
+
+    /// How GPUs round the factors of products.
+    pub fn precision(&self) -> Result<Precision, ProgramError> {
+        precision(&self.path.join("program.json"), &self.manifest)
+    }
+
+    /// Refuses what only a program of calls can do.
+    pub(crate) fn refuse_training(&self) -> Result<(), ProgramError> {
+        match self.manifest.training {
+            None => Ok(()),
+            Some(_) => Err(self.unusable("is a program of a step of training; `train` runs it")),
+        }
     }
 
     /// The directory.

@@ -29,6 +29,7 @@ impl<'d> ProgramSession<'d> {
     /// Opens devices, as many as the program was compiled for; `host` says how this machine
     /// executes those that are not GPUs.
     pub fn new(dir: &'d ProgramDir, devices: &Devices, host: HostOptions) -> Result<ProgramSession<'d>, ProgramError> {
+        dir.refuse_training()?;
         dir.fits(devices)?;
         let kind = devices.kind();
         // The code is there already, in the precision that it was compiled for.

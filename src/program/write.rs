@@ -1,14 +1,18 @@
 //! Writes a program directory beside its place, then renames it, so that no partial one is ever seen.
 
-use super::manifest::{self, ImportManifest, Machine, Manifest, ModuleManifest, VariantManifest};
+use super::manifest::{
+    self, ImportManifest, Machine, Manifest, ModuleManifest, SourceManifest, TrainingManifest, VariantManifest,
+};
 use super::{COMPILER, FORMAT, ProgramError};
+use crate::arrays::safetensors_dtype;
 use crate::driver::{Compiled, Loadable};
+use crate::frontend::Format;
 use crate::kernels::{self, gpu::GpuCode};
-use crate::model::{Model, ModelError};
-use crate::report;
+use crate::model::{Matching, Model, ModelError};
+use crate::report::{self, PlacementReport};
 use intwain_codegen::ptx::EmitError;
 use intwain_codegen::schedule::gpu::{Gpu, Precision};
-use intwain_ir::{DType, ParamKind, Tensor, Type};
+use intwain_ir::{ParamKind, Tensor, Type};
 use intwain_passes::Timings;
 use intwain_passes::hardware::{DeviceKind, Hardware};
 use intwain_passes::place::Strategy;
@@ -29,12 +33,42 @@ pub fn write(
     asked: Option<Strategy>,
     timings: &mut Timings,
 ) -> Result<Manifest, ProgramError> {
+    let report = |c: &Compiled| report::placement(c, hardware, asked);
+    let variants: Vec<(&Compiled, PlacementReport)> = variants.iter().map(|c| (c, report(c))).collect();
+    write_all(dir, model, (hardware, precision), &variants, None, timings)
+}
+
+/// The same for steps of training, whose placements are given, asked for by `arguments`.
+pub fn write_training(
+    dir: &Path,
+    model: &Model,
+    machine: (&Hardware, Precision),
+    variants: &[(&Compiled, PlacementReport)],
+    arguments: Vec<String>,
+    timings: &mut Timings,
+) -> Result<Manifest, ProgramError> {
+    if model.format() == Format::TensorFlowJs {
+        let problem = "keeps its weights in several files, which a program of training does not take; \
+                       give a .keras or .h5 file, or a JSON with --weights";
+        return Err(ProgramError::unusable(model.path(), problem));
+    }
+    write_all(dir, model, machine, variants, Some(arguments), timings)
+}
+
+fn write_all(
+    dir: &Path,
+    model: &Model,
+    (hardware, precision): (&Hardware, Precision),
+    variants: &[(&Compiled, PlacementReport)],
+    training: Option<Vec<String>>,
+    timings: &mut Timings,
+) -> Result<Manifest, ProgramError> {
     compiles_for(dir, hardware)?;
     let partial = beside(dir, "partial")?;
-    let programs: Vec<&[DeviceProgram]> = variants.iter().map(|v| &v.programs[..]).collect();
+    let programs: Vec<&[DeviceProgram]> = variants.iter().map(|v| &v.0.programs[..]).collect();
     let code = timings.time("kernels", || code(hardware, precision, &programs))?;
     let written =
-        timings.time("write", || fill(&partial, model, (hardware, precision), variants, code.as_deref(), asked));
+        timings.time("write", || fill(&partial, model, (hardware, precision), variants, code.as_deref(), training));
     let result = written.and_then(|m| {
         put(&partial, dir)?;
         Ok(m)
@@ -126,16 +160,15 @@ fn fill(
     dir: &Path,
     model: &Model,
     (hardware, precision): (&Hardware, Precision),
-    variants: &[Compiled],
+    variants: &[(&Compiled, PlacementReport)],
     code: Option<&[Vec<GpuCode>]>,
-    asked: Option<Strategy>,
+    training: Option<Vec<String>>,
 ) -> Result<Manifest, ProgramError> {
     std::fs::create_dir(dir).map_err(ProgramError::io(dir))?;
     let mut files = Files { dir, hashes: BTreeMap::new() };
     let mut listed = Vec::new();
     let mut plan = String::new();
-    for (i, compiled) in variants.iter().enumerate() {
-        let report = report::placement(compiled, hardware, asked);
+    for (i, (compiled, report)) in variants.iter().enumerate() {
         let suffix = match (i, report.batch) {
             (0, _) | (_, None) => String::new(),
             (_, Some(rows)) => format!(".rows{rows}"),
@@ -148,7 +181,7 @@ fn fill(
         let program = Loadable { code: code.as_ref().map(|c| &c[i][..]), ..compiled.loadable() };
         let (params, outputs, devices) = manifest::describe(program, &targets(hardware));
         plan.push_str(&format!("{}{report}\n", if i > 0 { "\n" } else { "" }));
-        let placement = serde_json::to_value(&report).expect("a report has string keys and no failing parts");
+        let placement = serde_json::to_value(report).expect("a report has string keys and no failing parts");
         let (rows, strategy, micro_batches) = (report.batch, report.strategy.to_string(), report.micro_batches);
         listed.push(VariantManifest {
             rows,
@@ -174,7 +207,7 @@ fn fill(
         dtype: model.options().float.map(|d| d.name().to_string()),
     };
     let weights = "weights.safetensors".to_string();
-    if let Some(first) = variants.first() {
+    if let Some((first, _)) = variants.first() {
         let file = dir.join(&weights);
         write_weights(&file, model, first)?;
         // The library makes files that only their owner reads.
@@ -186,19 +219,40 @@ fn fill(
         format: FORMAT,
         compiler: COMPILER.to_string(),
         model: model.name().to_string(),
-        architecture: variants.first().map_or(String::new(), |v| super::check::architecture(&v.explicit)),
+        architecture: variants.first().map_or(String::new(), |v| super::check::architecture(&v.0.explicit)),
         import,
         hardware: Machine { name: hardware.name.clone(), hash: hardware.hash() },
         precision: precision.name().to_string(),
         files: files.hashes,
         weights,
         modules,
+        training: training.map(|arguments| sources(dir, model, arguments)).transpose()?,
         variants: listed,
     };
     let text = serde_json::to_string_pretty(&manifest).expect("a manifest has string keys and no failing parts");
     let path = dir.join("program.json");
     std::fs::write(&path, text + "\n").map_err(ProgramError::io(&path))?;
     Ok(manifest)
+}
+
+/// Copies what training starts from.
+fn sources(dir: &Path, model: &Model, arguments: Vec<String>) -> Result<TrainingManifest, ProgramError> {
+    let copy = |from: &Path, name: &str| -> Result<SourceManifest, ProgramError> {
+        let bytes = std::fs::read(from).map_err(ProgramError::io(from))?;
+        let extension = from.extension().map_or(String::new(), |e| format!(".{}", e.to_string_lossy()));
+        let file = format!("{name}{extension}");
+        let to = dir.join(&file);
+        std::fs::write(&to, &bytes).map_err(ProgramError::io(&to))?;
+        Ok(SourceManifest { file, hash: manifest::sha256(&bytes) })
+    };
+    let options = model.options();
+    Ok(TrainingManifest {
+        model: copy(model.path(), "source")?,
+        weights: options.weights.as_deref().map(|w| copy(w, "source.weights")).transpose()?,
+        by_name: options.matching == Matching::LayerNames,
+        seed: options.seed,
+        arguments,
+    })
 }
 
 /// The code of every variant's devices, where they are GPUs.
@@ -232,7 +286,7 @@ struct Late<'m> {
 
 impl View for Late<'_> {
     fn dtype(&self) -> Dtype {
-        dtype(self.ty.dtype)
+        safetensors_dtype(self.ty.dtype)
     }
 
     fn shape(&self) -> &[usize] {
@@ -252,22 +306,6 @@ impl View for Late<'_> {
 
     fn data_len(&self) -> usize {
         self.ty.bytes()
-    }
-}
-
-fn dtype(ty: DType) -> Dtype {
-    match ty {
-        DType::Bool => Dtype::BOOL,
-        DType::I8 => Dtype::I8,
-        DType::I16 => Dtype::I16,
-        DType::I32 => Dtype::I32,
-        DType::I64 => Dtype::I64,
-        DType::U8 => Dtype::U8,
-        DType::U32 => Dtype::U32,
-        DType::F16 => Dtype::F16,
-        DType::BF16 => Dtype::BF16,
-        DType::F32 => Dtype::F32,
-        DType::F64 => Dtype::F64,
     }
 }
 

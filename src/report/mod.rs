@@ -10,6 +10,7 @@ mod machine;
 mod placement;
 mod plan;
 mod text;
+mod training;
 mod why;
 
 pub use layers::{LayerRow, LayersReport, OptimizerRow, layers};
@@ -19,6 +20,7 @@ pub use placement::{
 };
 pub(crate) use plan::batch;
 pub use plan::{BreakEven, CandidateReport, PlanReport, plan};
+pub use training::{StateReport, TrainingMemory, TrainingReport, order, training};
 pub use why::{Choice, RunnerUpReport, WhyError, WhyReport, why};
 
 /// The version of the JSON forms.

@@ -1,11 +1,11 @@
 //! Every way of using the devices, with what it is predicted to cost.
 
-use super::REPORT_VERSION;
 use super::text::{Align, Table, bytes, or_dash, seconds};
+use super::{REPORT_VERSION, TrainingReport};
 use intwain_ir::{Graph, ParamKind, Rows};
 use intwain_passes::cost::CostModel;
 use intwain_passes::hardware::{Arithmetic, Hardware, OpClass};
-use intwain_passes::place::{Candidate, MARGIN, Plan, Strategy, Verdict};
+use intwain_passes::place::{Candidate, MARGIN, PIPELINE_MARGIN, Plan, Strategy, Verdict};
 use serde::Serialize;
 use std::fmt;
 
@@ -36,6 +36,9 @@ pub struct PlanReport {
     pub break_even: Option<BreakEven>,
     /// Every strategy.
     pub candidates: Vec<CandidateReport>,
+    /// Where it is a step of training that is planned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub training: Option<TrainingReport>,
 }
 
 /// From how many rows on two devices are faster than one.
@@ -91,6 +94,7 @@ pub fn plan(graph: &Graph, plan: &Plan, hardware: &Hardware, asked: Option<Strat
         reason: reason(plan, asked),
         break_even: None,
         candidates: candidates(plan, asked),
+        training: None,
     }
 }
 
@@ -139,9 +143,11 @@ fn candidate_reason(c: &Candidate, plan: &Plan, asked: Option<Strategy>) -> Stri
         (Verdict::Rejected, Some(s)) => {
             let ratio = s / plan.seconds;
             let close = ratio < 1.0 + MARGIN;
+            // Only a step of training has a pipeline that is faster and not chosen.
+            let margin = if c.strategy == Strategy::Pipeline && ratio < 1.0 { PIPELINE_MARGIN } else { MARGIN };
             match asked {
                 Some(_) => format!("not asked for; {ratio:.2} × the time of `{}`", plan.strategy),
-                None if close => format!("not faster than `{}` by {:.0} %", plan.strategy, MARGIN * 100.0),
+                None if close => format!("not faster than `{}` by {:.0} %", plan.strategy, margin * 100.0),
                 None => format!("{ratio:.2} × the time of `{}`", plan.strategy),
             }
         }
@@ -216,6 +222,10 @@ impl fmt::Display for PlanReport {
         if let Some(BreakEven { batch, strategy }) = &self.break_even {
             writeln!(f, "two devices are faster from batch {batch} on (`{strategy}`)")?;
         }
-        write!(f, "predicted from {} figures", self.basis)
+        write!(f, "predicted from {} figures", self.basis)?;
+        match &self.training {
+            Some(training) => write!(f, "\n\n{training}"),
+            None => Ok(()),
+        }
     }
 }

@@ -405,7 +405,7 @@ impl Device for CpuDevice {
     fn advance(&mut self) -> Result<(), DeviceError> {
         let moves = self.program.states.iter().filter_map(|(state, next)| Some(((*next)?, state.buffer)));
         let (kept, made): (Vec<_>, Vec<_>) =
-            moves.partition(|(next, _)| self.program.buffers[next.0 as usize].home == Home::Persistent);
+            moves.partition(|(next, _)| self.program.buffers[next.0 as usize].home.is_kept());
         let leaving = kept.iter().map(|&(next, state)| {
             let (from, ty) = self.buffer(next);
             // SAFETY: a buffer of this device, which runs one command at a time.
@@ -487,7 +487,7 @@ fn read_plain(program: &DeviceProgram, code: &CpuCode) -> BTreeSet<usize> {
         read.extend(c.reads.iter().enumerate().filter(|(i, _)| Some(*i) != packed).map(|(_, b)| *b));
     }
     let buffers = read.iter().map(|id| &program.buffers[id.0 as usize]);
-    buffers.filter(|b| b.home == Home::Persistent).map(|b| b.offset).collect()
+    buffers.filter(|b| b.home.is_kept()).map(|b| b.offset).collect()
 }
 
 /// Memory for the persistent buffers that are no weights of the pool, and the addresses of all buffers: those of the
@@ -499,7 +499,7 @@ fn lay_out(
 ) -> Result<(Region, Vec<*mut u8>), LoadError> {
     // Views have the offset of what they view.
     let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
-    for b in program.buffers.iter().filter(|b| b.home == Home::Persistent && !keys.contains_key(&b.offset)) {
+    for b in program.buffers.iter().filter(|b| b.home.is_kept() && !keys.contains_key(&b.offset)) {
         let size = sizes.entry(b.offset).or_default();
         *size = b.ty.bytes().max(*size);
     }
@@ -511,7 +511,7 @@ fn lay_out(
     let persistent = Region::new(bytes)?;
     let address = |b: &Buffer| match b.home {
         Home::Arena => arena.at(b.offset),
-        Home::Persistent => sizes.get(&b.offset).map_or(std::ptr::null_mut(), |at| persistent.at(*at)),
+        Home::Persistent | Home::State => sizes.get(&b.offset).map_or(std::ptr::null_mut(), |at| persistent.at(*at)),
     };
     let addresses = program.buffers.iter().map(address).collect();
     Ok((persistent, addresses))

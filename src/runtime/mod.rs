@@ -31,7 +31,7 @@ use crate::driver::{Loadable, Port};
 use collective::Part;
 use device::Device;
 use gpu::Driver;
-use intwain_ir::{Layout, Tensor, Type};
+use intwain_ir::{Layout, ParamKind, Tensor, Type};
 use intwain_passes::program::{Binding, BufferId, DeviceProgram};
 use links::Links;
 use pool::{Destination, WeightKey};
@@ -46,6 +46,7 @@ pub(crate) struct Variant {
     links: Links,
     inputs: Vec<Place>,
     outputs: Vec<Place>,
+    states: Vec<Place>,
     state: State,
 }
 
@@ -114,6 +115,18 @@ impl Variant {
         let is_input = |p: &&Port| compiled.graph.inputs().any(|i| *i.name == *p.name);
         let inputs = compiled.params.iter().filter(is_input).map(|p| place(p, |d| &d.inputs)).collect();
         let outputs = compiled.outputs.iter().map(|p| place(p, |d| &d.outputs)).collect();
+        let is_state = |p: &&Port| {
+            let mut params = compiled.graph.params.iter();
+            params.any(|i| *i.name == *p.name && matches!(i.kind, ParamKind::State { .. }))
+        };
+        let state = |port: &Port| Place {
+            port: port.clone(),
+            buffers: programs
+                .iter()
+                .map(|p| p.states.iter().find(|(b, _)| b.name == port.name).map(|(b, _)| b.buffer))
+                .collect(),
+        };
+        let states = compiled.params.iter().filter(is_state).map(state).collect();
         for (i, (port, holders)) in compiled.params.iter().zip(&held).enumerate() {
             let mut whole = None;
             for &(d, id) in holders {
@@ -139,7 +152,15 @@ impl Variant {
             d.prepare(&links)?;
             d.forget()?;
         }
-        Ok(Variant { devices, drivers: engines.drivers().to_vec(), links, inputs, outputs, state: State::Sound })
+        Ok(Variant {
+            devices,
+            drivers: engines.drivers().to_vec(),
+            links,
+            inputs,
+            outputs,
+            states,
+            state: State::Sound,
+        })
     }
 
     /// Whether the host's tensors have what a call reads and writes.
@@ -179,6 +200,34 @@ impl Variant {
     /// Makes all states zero.
     pub(crate) fn forget(&mut self) -> Result<(), DeviceError> {
         self.devices.iter_mut().try_for_each(|d| d.forget())
+    }
+
+    /// The names and types of what is kept from call to call.
+    pub(crate) fn states(&self) -> impl Iterator<Item = (&Arc<str>, &Type)> {
+        self.states.iter().map(|s| (&s.port.name, &s.port.ty))
+    }
+
+    /// What is kept, in the order of [`Variant::states`].
+    pub(crate) fn read_states(&mut self) -> Result<Vec<Tensor>, DeviceError> {
+        let mut tensors: Vec<Tensor> = self.states.iter().map(|s| Tensor::zeros(s.port.ty.clone())).collect();
+        let hosts: Vec<Host> = tensors.iter_mut().map(Host::new).collect();
+        for (index, device) in self.devices.iter_mut().enumerate() {
+            device.settle()?;
+            copy_out(&mut **device, index, &self.states, &hosts, &None)?;
+        }
+        drop(hosts);
+        Ok(tensors)
+    }
+
+    /// Makes what is kept these tensors, in the order and of the types of [`Variant::states`].
+    pub(crate) fn write_states(&mut self, tensors: &[&Tensor]) -> Result<(), DeviceError> {
+        let fit = self.states.iter().zip(tensors).all(|(s, t)| s.port.ty == t.ty);
+        assert!(fit && tensors.len() == self.states.len(), "states of other types than the program's");
+        for (index, device) in self.devices.iter_mut().enumerate() {
+            copy_in(&mut **device, index, &self.states, tensors, &None)?;
+            device.settle()?;
+        }
+        Ok(())
     }
 
     /// Says that a call on the same devices has failed, even one of another variant: stopping devices spoils what all

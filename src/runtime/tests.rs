@@ -6,9 +6,9 @@ use crate::runtime::{DeviceError, HostOptions};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::scalar::{Binary, Reduce};
 use intwain_ir::{DType, Graph, ParamKind, Rows, Tensor, Trainable, Type, interp, ops};
-use intwain_passes::Timings;
 use intwain_passes::hardware::Catalogue;
 use intwain_passes::place::{self, Strategy};
+use intwain_passes::{Numerics, Timings};
 
 #[derive(Debug, thiserror::Error)]
 enum Failed {
@@ -58,7 +58,7 @@ fn every_strategy_gives_the_interpreter_s_values() {
         let want = interp::run(&whole, args.clone()).unwrap();
         for strategy in Strategy::ALL {
             let mut timings = Timings::default();
-            let graph = driver::prepare(whole.clone(), &mut timings, &mut |_, _| {}).unwrap();
+            let graph = driver::prepare(whole.clone(), Numerics::Free, &mut timings, &mut |_, _| {}).unwrap();
             let ask = place::Options { strategy: Some(strategy), ..place::Options::default() };
             let plan = match driver::plan(&graph, &hardware, ask, &mut timings) {
                 Ok(plan) => plan,
@@ -127,7 +127,7 @@ fn loops_give_the_interpreter_s_bits() {
     let want = interp::run(&whole, args.clone()).unwrap();
     for strategy in [Strategy::One, Strategy::Data] {
         let mut timings = Timings::default();
-        let graph = driver::prepare(whole.clone(), &mut timings, &mut |_, _| {}).unwrap();
+        let graph = driver::prepare(whole.clone(), Numerics::Free, &mut timings, &mut |_, _| {}).unwrap();
         let ask = place::Options { strategy: Some(strategy), ..place::Options::default() };
         let plan = driver::plan(&graph, &hardware, ask, &mut timings).unwrap();
         let compiled = driver::lower(graph, plan, &crate::kernels::target(), &mut timings, &mut |_, _| {}).unwrap();
@@ -149,7 +149,7 @@ fn check_alone(whole: &Graph, inputs: usize) {
     let want = interp::run(whole, args.clone()).unwrap();
     let mut timings = Timings::default();
     for kind in [DeviceKind::Cpu, DeviceKind::Ptx] {
-        let graph = driver::prepare(whole.clone(), &mut timings, &mut |_, _| {}).unwrap();
+        let graph = driver::prepare(whole.clone(), Numerics::Free, &mut timings, &mut |_, _| {}).unwrap();
         let ask = place::Options { strategy: Some(Strategy::One), ..place::Options::default() };
         let plan = driver::plan(&graph, &hardware, ask, &mut timings).unwrap();
         let target = crate::kernels::target_of(kind, Precision::F32);
@@ -272,7 +272,7 @@ fn states_take_their_next_values_all_at_once() {
     {
         let whole = changing_places(rows);
         let mut timings = Timings::default();
-        let graph = driver::prepare(whole.clone(), &mut timings, &mut |_, _| {}).unwrap();
+        let graph = driver::prepare(whole.clone(), Numerics::Free, &mut timings, &mut |_, _| {}).unwrap();
         let ask = place::Options { strategy: Some(strategy), ..place::Options::default() };
         let plan = driver::plan(&graph, &hardware, ask, &mut timings).unwrap();
         let target = crate::kernels::target_of(devices.kind(), Precision::F32);

@@ -15,6 +15,27 @@ pub(super) fn arguments(graph: &Graph) -> Vec<Tensor> {
     graph.params.iter().enumerate().map(argument).collect()
 }
 
+/// A variable of a training, the same whatever else there is.
+pub(super) fn state(name: &str, ty: &Type) -> Tensor {
+    weight(name, ty, &mut Draw(seed(name)))
+}
+
+/// An input of a batch.
+pub(super) fn input_tensor(name: &str, ty: &Type) -> Tensor {
+    let mut draw = Draw(seed(name));
+    fill(ty, &mut |_| input(ty.dtype, &mut draw))
+}
+
+/// Labels or sample weights: 0 and 1, which are classes of every model that has several, and probabilities.
+pub(super) fn label(at: usize, ty: &Type) -> Tensor {
+    let mut draw = Draw(seed(&format!("label {at}")));
+    fill(ty, &mut |_| draw.below(2) as f64)
+}
+
+fn seed(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
 fn fill(ty: &Type, element: &mut dyn FnMut(usize) -> f64) -> Tensor {
     let mut t = Tensor::zeros(ty.clone());
     for i in 0..t.elements() {

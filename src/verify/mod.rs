@@ -7,8 +7,10 @@
 
 mod integers;
 mod report;
+mod training;
 
 pub use report::{Execution, ProgramVerdict, VerifyReport};
+pub use training::{TrainingStep, verify_training, verify_training_directory};
 
 use crate::driver::{self, CompileError, Compiled, Loadable};
 use crate::kernels;
@@ -17,12 +19,12 @@ use crate::runtime::{self, Call, DeviceKind, Devices, Effects, Engines, HostOpti
 use crate::session::{self, RunError};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::{Graph, ParamKind, Tensor, interp};
-use intwain_passes::Timings;
 use intwain_passes::check;
 use intwain_passes::check::placement::Interface;
 use intwain_passes::hardware::Hardware;
 use intwain_passes::place::{self, PlaceError, Strategy, Verdict};
 use intwain_passes::program::DeviceProgram;
+use intwain_passes::{Numerics, Timings};
 use report::ALLOWED;
 
 /// Why nothing could be verified. What verification finds is in the [`VerifyReport`].
@@ -91,7 +93,7 @@ pub fn verify(
     timings: &mut Timings,
     progress: Progress<'_>,
 ) -> Result<VerifyReport, VerifyError> {
-    let graph = driver::prepare(graph.clone(), timings, &mut |_, _| {})?;
+    let graph = driver::prepare(graph.clone(), Numerics::Free, timings, &mut |_, _| {})?;
     let strategies = match (&options.strategies[..], options.devices.count()) {
         ([], 1) | ([Strategy::One], 1) => &[Strategy::One],
         (asked, 1) => {

@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used, reason = "each test program uses a part, and a test fails by panicking")]
 
 pub(crate) mod goldens;
+pub(crate) mod training;
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};

@@ -43,6 +43,20 @@ pub enum Sums {
     Scratch,
 }
 
+/// How the sum over k is ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Summation {
+    /// One chain over all of k.
+    Chain,
+    /// k falls into blocks of `length` consecutive positions. Each is a chain of its own from +0, the last one, if k ends
+    /// early, filled up with zeros on both sides. The blocks are combined by a balanced tree: adjacent pairs are added,
+    /// then adjacent pairs of those; an odd last one goes on as it is.
+    Tree {
+        /// Positions of k in a block, at least 1.
+        length: usize,
+    },
+}
+
 /// What a chain starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Start {
@@ -139,6 +153,8 @@ pub struct Contraction {
     pub c: Output,
     /// What each chain starts from.
     pub start: Start,
+    /// How each sum is ordered; blocks of a tree start from zero.
+    pub summation: Summation,
     /// Form in which B is given.
     pub right: RightForm,
     /// How A and B are stored; a packed B has elements of the element type.
@@ -169,6 +185,7 @@ impl Contraction {
             b: operand(k, n, 1, n as isize),
             c: Output { len: m.saturating_mul(n), base: 0, batch: vec![], m: vec![n as isize], n: vec![1] },
             start: Start::Zero,
+            summation: Summation::Chain,
             right: RightForm::Plain,
             storage: Storage::Element,
             sums: Sums::Result,
@@ -182,6 +199,14 @@ impl Contraction {
         }
         if self.sums == Sums::Scratch && self.start == Start::Accumulate {
             return Err(Error::NothingToContinue);
+        }
+        if let Summation::Tree { length } = self.summation {
+            if length == 0 {
+                return Err(Error::EmptyBlocks);
+            }
+            if self.start == Start::Accumulate {
+                return Err(Error::TreeContinued);
+            }
         }
         let bytes = self.element.bytes() as i128;
         for (what, extents) in [("batch", &self.batch), ("m", &self.m), ("n", &self.n), ("k", &self.k)] {

@@ -68,6 +68,12 @@ pub enum Error {
     /// Chains that go on from old sums where the sums are in scratch.
     #[error("sums in scratch start from zero")]
     NothingToContinue,
+    /// Blocks of k without elements.
+    #[error("k falls into blocks of no elements")]
+    EmptyBlocks,
+    /// Trees that go on from old sums.
+    #[error("trees of sums start from zero")]
+    TreeContinued,
     /// Extents or strides whose products overflow the address arithmetic.
     #[error("the extents or strides of {what} overflow address arithmetic")]
     Overflow {

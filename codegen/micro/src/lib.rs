@@ -31,6 +31,10 @@
 //! which is exact. Absent elements take part as 0 like any other element: beside a NaN or infinite weight they give
 //! NaN, and `fma(0, w, -0)` is +0. Only the payload of NaNs is unspecified. With K = 0, C becomes +0 (or stays).
 //!
+//! With [`Summation::Tree`], k falls into blocks of a given length. Each is such a chain from +0, and a balanced tree over the
+//! blocks, which depends on their number only, adds them up. It costs no traffic: the finished block of a tile joins those
+//! before it while it is in registers.
+//!
 //! A and B may be stored as f16 or bf16 ([`Storage`]): they are converted to f32, which holds every one of them, where they
 //! are copied or packed, and the chains are those of f32. Sums of which nothing but the epilogue wants to know stay in
 //! scratch ([`Sums::Scratch`]).
@@ -62,7 +66,9 @@
 //! *Loops*. Task = rectangle of C; blocks of about 1 KiB of k; then tile rows; then panels. So a tile's rows of A stay
 //! in the first cache, a block of B streams from the second, and rows of C are written from end to end. Adjacent tasks
 //! of one call are joined into blocks of up to some hundred rows that share copied and packed operands. After the last
-//! block of k the [`Epilogue`] is called on a few finished rows at a time, still in the first cache.
+//! block of k the [`Epilogue`] is called on a few finished rows at a time, still in the first cache. Of a tree, the chain at
+//! work is in C, and finished subtrees wait in scratch: those of one tile where all of k is one block, else those of the
+//! rectangle.
 //!
 //! # Limits
 //!
@@ -82,7 +88,7 @@ mod run;
 mod stored;
 mod view;
 
-pub use descriptor::{Contraction, Element, Operand, Output, RightForm, Start, Storage, Sums, Window};
+pub use descriptor::{Contraction, Element, Operand, Output, RightForm, Start, Storage, Summation, Sums, Window};
 pub use error::{Array, Error};
 pub use isa::Isa;
 pub use plan::{ALIGNMENT, Epilogue, EpilogueFn, Plan};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::descriptor::{Contraction, Element, RightForm, Start, Storage, Sums};
+use crate::descriptor::{Contraction, Element, RightForm, Start, Storage, Summation, Sums};
 use crate::error::Error;
 use crate::image::Image;
 use crate::isa::Isa;
@@ -87,6 +87,46 @@ pub(crate) enum Right {
     Block,
 }
 
+/// The chains that add up to one element.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Chains {
+    /// Positions of k in a chain.
+    pub(crate) length: usize,
+    /// How many there are, at least one.
+    pub(crate) count: usize,
+    /// Whether the last one is filled up with zeros.
+    pub(crate) fill: bool,
+    /// Where subtrees wait.
+    pub(crate) parts: Parts,
+}
+
+/// Where the finished subtrees of a tree wait for the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parts {
+    /// In scratch for one tile, rows of so many elements: all of k is one block.
+    Tile { pitch: usize },
+    /// In scratch for all elements worked on together, rows as of sums in scratch.
+    Rectangle,
+}
+
+impl Chains {
+    fn new(d: &Contraction, k: usize) -> Chains {
+        let one = Chains { length: k, count: 1, fill: false, parts: Parts::Rectangle };
+        match d.summation {
+            Summation::Chain => one,
+            Summation::Tree { .. } if k == 0 => one,
+            Summation::Tree { length } => {
+                Chains { length, count: k.div_ceil(length), fill: !k.is_multiple_of(length), ..one }
+            }
+        }
+    }
+
+    /// Most subtrees that wait at a time.
+    pub(crate) fn levels(&self) -> usize {
+        (usize::BITS - (self.count - 1).leading_zeros()) as usize
+    }
+}
+
 /// Byte offsets into (aligned) scratch.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Scratch {
@@ -95,6 +135,7 @@ pub(crate) struct Scratch {
     pub(crate) b: usize,
     pub(crate) spare: usize,
     pub(crate) sums: usize,
+    pub(crate) parts: usize,
     pub(crate) total: usize,
 }
 
@@ -109,6 +150,7 @@ pub struct Plan {
     pub(crate) sums: Sums,
     pub(crate) isa: Isa,
     pub(crate) start: Start,
+    pub(crate) chains: Chains,
     pub(crate) batches: usize,
     pub(crate) m: usize,
     pub(crate) n: usize,
@@ -183,6 +225,7 @@ impl Plan {
             sums: d.sums,
             isa,
             start: d.start,
+            chains: Chains::new(d, product(&d.k)),
             batches: product(&d.batch),
             m: product(&d.m),
             n: product(&d.n),
@@ -202,27 +245,32 @@ impl Plan {
             scratch: Scratch::default(),
         };
         if plan.batches != 0 && plan.m != 0 && plan.n != 0 {
-            plan.block(kernels.rows(), d.right);
+            plan.block(kernels.rows(), kernels.columns(), d.right);
         }
         Ok(plan)
     }
 
     /// Chooses blocks, grains and how the operands are read.
-    fn block(&mut self, tile: usize, form: RightForm) {
+    fn block(&mut self, tile: usize, widest: usize, form: RightForm) {
         let bytes = self.element.bytes();
         let size = |elements: usize| elements.saturating_mul(bytes);
         let few_rows = self.m <= 8 && size(self.m.saturating_mul(self.k)) <= LEFT_BYTES;
         let longest = if few_rows { self.k } else { K_BYTES / bytes };
         self.choose_left(tile, bytes);
+        let is_image = matches!(self.left, Left::Image { .. });
+        if !is_image && (few_rows || size(self.k) <= TREE_BYTES) {
+            self.chains.parts = Parts::Tile { pitch: widest };
+        }
         let line = self.problem.a.lines.run.len;
         self.split = match (self.left, &self.image) {
             (Left::Image { order: Order::Rows }, Some(image)) => Split::new(line, image.segments, longest),
             (Left::Image { order: Order::Columns }, Some(image)) => {
                 Split::new(image.width, image.heights, longest.max(image.width))
             }
-            (Left::Direct { .. } | Left::Rows | Left::Columns | Left::Image { .. }, _) => {
-                Split::new(1, self.k.max(1), longest)
-            }
+            (Left::Direct { .. } | Left::Rows | Left::Columns | Left::Image { .. }, _) => match self.chains.parts {
+                Parts::Tile { .. } if self.chains.count > 1 => Split::new(1, self.k, self.k),
+                Parts::Tile { .. } | Parts::Rectangle => Split::new(1, self.chains.length.max(1), longest),
+            },
         };
         self.k_block = self.split.longest().min(self.k);
         self.right = match form {
@@ -236,13 +284,20 @@ impl Plan {
             }
             (Left::Image { .. } | Left::Direct { .. } | Left::Rows | Left::Columns, _) => (tile, 0),
         };
-        let row_limit = (LEFT_BYTES / row_bytes.max(1)).min(MOST_ROWS) / row_unit * row_unit;
-        let row_limit = row_limit.max(row_unit);
         let column_limit = match self.right {
             Right::Packed | Right::Direct { .. } | Right::Whole => MOST_COLUMNS,
             Right::Block => (RIGHT_BYTES / size(self.k_block).max(1)).clamp(self.panel, MOST_COLUMNS),
         }
         .next_multiple_of(self.panel);
+        let most_rows = match self.chains {
+            Chains { parts: Parts::Rectangle, count: 2.., .. } => {
+                let waiting = size(self.chains.levels() * self.n.min(column_limit));
+                (PARTS_BYTES / waiting.max(1)).min(MOST_ROWS)
+            }
+            Chains { .. } => MOST_ROWS,
+        };
+        let row_limit = (LEFT_BYTES / row_bytes.max(1)).min(most_rows) / row_unit * row_unit;
+        let row_limit = row_limit.max(row_unit);
         let work = self.m.saturating_mul(self.n).saturating_mul(self.k.max(16));
         let wanted = (work.saturating_mul(self.batches) / TASK_WORK).clamp(1, MOST_TASKS).div_ceil(self.batches);
         let row_units = self.m.div_ceil(row_unit);
@@ -254,7 +309,12 @@ impl Plan {
             | (Right::Packed | Right::Direct { .. }, Left::Image { order: Order::Rows }) => 1,
         };
         let sparing = row_units.div_ceil((alone / row_unit).max(1)).max(FEW_TASKS.div_ceil(panels));
-        let by_rows = wanted.min(sparing).min(row_units);
+        // Columns of B that are packed side by side are read from end to end: rows are divided only where columns are few.
+        let packs = matches!(self.right, Right::Whole | Right::Block);
+        let by_rows = match packs && self.m <= row_limit && panels >= FEW_TASKS {
+            true => 1,
+            false => wanted.min(sparing).min(row_units),
+        };
         self.m_grain = (row_units.div_ceil(by_rows) * row_unit).min(row_limit).min(self.m);
         let by_columns = wanted.div_ceil(self.m.div_ceil(self.m_grain)).min(panels);
         self.n_grain = (panels.div_ceil(by_columns) * self.panel).min(column_limit);
@@ -285,8 +345,14 @@ impl Plan {
                 Order::Rows => (image.width, !aliases(image.pixel, bytes) && image.width <= MOST_ROWS),
                 Order::Columns => (lines.run.len, image.width * bytes <= 2 * K_BYTES),
             };
+            let whole = match order {
+                Order::Rows => self.chains.count == 1,
+                Order::Columns => {
+                    self.chains.count == 1 || self.chains.length.is_multiple_of(image.width * image.heights)
+                }
+            };
             // Tiles end with an image row (or a run of rows): few rows in each would waste the kernels.
-            pays && fits && 2 * rows >= rows.div_ceil(tile) * tile
+            whole && pays && fits && 2 * rows >= rows.div_ceil(tile) * tile
         });
         self.left = if self.image.is_some() { Left::Image { order } } else { copied };
     }
@@ -343,7 +409,12 @@ impl Plan {
             Sums::Result => 0,
             Sums::Scratch => rows * self.sums_pitch(),
         };
-        s.total = s.sums + round(sums * bytes) + ALIGNMENT;
+        s.parts = s.sums + round(sums * bytes);
+        let waiting = match self.chains.parts {
+            Parts::Tile { pitch } => rows.min(tile) * pitch,
+            Parts::Rectangle => rows * self.sums_pitch(),
+        };
+        s.total = s.parts + round(self.chains.levels() * waiting * bytes) + ALIGNMENT;
         self.scratch = s;
     }
 
@@ -448,6 +519,10 @@ const K_BYTES: usize = 1 << 10;
 /// Bytes of copied image rows, and of B packed for one block of k, for the second cache.
 const LEFT_BYTES: usize = 384 << 10;
 const RIGHT_BYTES: usize = 1 << 20;
+/// Bytes of k of a tree that are one block.
+const TREE_BYTES: usize = 2 << 10;
+/// Bytes of subtrees that wait in scratch, if they are those of a rectangle.
+const PARTS_BYTES: usize = 1 << 20;
 /// B up to this size is packed for all of K at once if several blocks of rows use it.
 const WHOLE_BYTES: usize = 4 << 20;
 /// B up to this size is read in place.

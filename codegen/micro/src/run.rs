@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use crate::descriptor::{Start, Sums};
-use crate::kernel::{Float, Kernels, Tile};
+use crate::kernel::{End, Float, Kernel, Kernels, Order, Tile};
 use crate::left::{LeftPart, Strip};
 use crate::pack::{self, Part};
-use crate::plan::{ALIGNMENT, Epilogue, Plan, Right};
+use crate::plan::{ALIGNMENT, Epilogue, Parts, Plan, Right};
 use crate::stored::Stored;
 use crate::view::Along;
 
@@ -34,6 +34,7 @@ pub(crate) struct Call<'p, T: 'static, S> {
     pub(crate) right: *mut T,
     pub(crate) spare: *mut T,
     pub(crate) sums: *mut T,
+    pub(crate) parts: *mut T,
     /// Copy and columns whose B is packed in scratch for all of K.
     pub(crate) kept: Option<(isize, usize, usize)>,
 }
@@ -68,6 +69,7 @@ pub(crate) unsafe fn tasks<T: Float, S: Stored<T>>(
         right: start.wrapping_add(layout.b).cast(),
         spare: start.wrapping_add(layout.spare).cast(),
         sums: start.wrapping_add(layout.sums).cast(),
+        parts: start.wrapping_add(layout.parts).cast(),
         kept: None,
     };
     let (rows, columns) = (plan.row_tasks(), plan.column_tasks());
@@ -148,9 +150,8 @@ impl<T: Float, S: Stored<T>> Call<'_, T, S> {
             unsafe {
                 let left = self.left_part(a, &block, k0, ks);
                 let right = self.right_part(b, &block, k0, ks);
-                let load = k0 > 0 || plan.start == Start::Accumulate;
                 let last = k0 + ks == plan.k;
-                self.tiles(&Work { block, k0, ks, a, left, right, c, load, last });
+                self.tiles(&Work { block, k0, ks, a, left, right, c, last });
             }
             k0 += ks;
             if k0 == plan.k {
@@ -240,7 +241,7 @@ impl<T: Float, S: Stored<T>> Call<'_, T, S> {
         }
     }
 
-    /// One kernel call; returns its columns.
+    /// One tile for the block of k; returns its columns.
     unsafe fn tile(&self, work: &Work<T, S>, strip: Strip, column: usize) -> usize {
         let Work { block, left, right, .. } = work;
         let panel = self.plan.panel;
@@ -257,7 +258,7 @@ impl<T: Float, S: Stored<T>> Call<'_, T, S> {
         let Strip { row, count, a } = strip;
         let (vectors, kernel) = self.kernels.pick(count, left_over.div_ceil(lanes), left.order);
         let columns = (vectors * lanes).min(left_over);
-        let tile = Tile {
+        let mut tile = Tile {
             a: left.base.wrapping_offset(a),
             a_step: left.step.unwrap_or(count as isize),
             b,
@@ -269,11 +270,78 @@ impl<T: Float, S: Stored<T>> Call<'_, T, S> {
             c: work.c.wrapping_add(block.n0 + column),
             c_rows: self.c_rows.wrapping_add(row).cast_const(),
             columns,
-            load: work.load,
+            load: work.k0 > 0 || self.plan.start == Start::Accumulate,
+            end: End::in_place(),
         };
         // SAFETY: the plan's instruction set is supported, and the tile lies inside block and operands.
-        unsafe { kernel(&tile) };
+        unsafe {
+            match self.plan.chains.count {
+                1 => {
+                    tile.end.fill = self.plan.chains.fill && work.last;
+                    kernel(&tile);
+                }
+                _ => self.chains(work, strip, column, tile, kernel),
+            }
+        }
         columns
+    }
+
+    /// The chains of one tile that the block of k is part of; each finished one joins the subtrees to its left that it
+    /// completes.
+    unsafe fn chains(&self, work: &Work<T, S>, strip: Strip, column: usize, whole: Tile<T>, kernel: Kernel<T>) {
+        let chains = &self.plan.chains;
+        let along_k = match work.left.order {
+            Order::Rows => 1,
+            Order::Columns => whole.a_step,
+        };
+        let (pitch, first, each) = match chains.parts {
+            Parts::Tile { pitch } => (pitch, 0, self.kernels.rows().min(self.plan.m_block).min(self.plan.m) * pitch),
+            Parts::Rectangle => {
+                let pitch = self.plan.sums_pitch();
+                (pitch, strip.row * pitch + column, (work.block.m1 - work.block.m0) * pitch)
+            }
+        };
+        let part = |level: usize| self.parts.wrapping_add(level * each + first);
+        let stop = work.k0 + work.ks;
+        let mut k = work.k0;
+        while k < stop {
+            let (chain, begin) = (k / chains.length, k / chains.length * chains.length);
+            let (end, last) = ((begin + chains.length).min(self.plan.k), chain + 1 == chains.count);
+            let until = end.min(stop);
+            let inside = (k - work.k0) as isize;
+            let (segments, segment) = match until - k == work.ks {
+                true => (whole.segments, whole.segment),
+                false => (1, until - k),
+            };
+            let mut joined = [std::ptr::null_mut(); usize::BITS as usize];
+            let mut to = End::in_place();
+            if until == end {
+                // Subtrees wait where the number of finished chains has a 1. One more is added with carry; the last one adds
+                // up all.
+                let carried = chain.trailing_ones() as usize;
+                let waiting = |level: &usize| chain >> level & 1 == 1;
+                let levels = (0..chains.levels()).filter(waiting).take(if last { chains.levels() } else { carried });
+                let mut joins = 0;
+                for level in levels {
+                    joined[joins] = part(level);
+                    joins += 1;
+                }
+                let target = if last { std::ptr::null_mut() } else { part(carried) };
+                to = End { fill: last && chains.fill, joins, join: joined.as_ptr(), pitch: pitch as isize, to: target };
+            }
+            let tile = Tile {
+                a: whole.a.wrapping_offset(inside * along_k),
+                b: whole.b.wrapping_offset(inside * whole.b_step),
+                segments,
+                segment,
+                load: k > begin,
+                end: to,
+                ..whole
+            };
+            // SAFETY: the piece lies inside the block of k, and scratch holds the subtrees.
+            unsafe { kernel(&tile) };
+            k = until;
+        }
     }
 }
 
@@ -286,7 +354,6 @@ pub(crate) struct Work<T, S> {
     pub(crate) left: LeftPart<T>,
     pub(crate) right: RightPart<T>,
     pub(crate) c: *mut T,
-    pub(crate) load: bool,
     pub(crate) last: bool,
 }
 

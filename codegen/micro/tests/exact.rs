@@ -6,7 +6,7 @@ mod common;
 
 use common::conv::{Conv, Space};
 use common::{Draw, Real, check, data, naive, run_cut, same};
-use intwain_micro::{Contraction, Element, Isa, Plan, RightForm, Start};
+use intwain_micro::{Contraction, Element, Isa, Plan, RightForm, Start, Summation};
 use proptest::prelude::*;
 
 proptest! {
@@ -36,6 +36,72 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_descriptors_match_the_tree(
+        bytes in prop::collection::vec(any::<u8>(), 0..96),
+        length in 1usize..24,
+        cuts in prop::collection::vec(any::<usize>(), 0..3),
+    ) {
+        let summation = Summation::Tree { length };
+        let d = Contraction { start: Start::Zero, summation, ..Draw(&bytes).contraction(Element::F32) };
+        check::<f32>(&d, 7, &cuts).map_err(|e| TestCaseError::fail(format!("{e}\n{d:?}")))?;
+        let d = Contraction { element: Element::F64, ..d };
+        check::<f64>(&d, 9, &cuts).map_err(|e| TestCaseError::fail(format!("{e}\n{d:?}")))?;
+    }
+
+    #[test]
+    fn random_kernel_gradients_match_the_tree(
+        bytes in prop::collection::vec(any::<u8>(), 40),
+        rows in 1usize..9,
+        block in 1usize..4,
+        cuts in prop::collection::vec(any::<usize>(), 0..3),
+    ) {
+        let conv = Conv { batch: rows, ..common::convolution(&mut Draw(&bytes)) };
+        let d = conv.weight_gradient(Element::F32);
+        let length = block * conv.space.iter().map(|s| s.output).product::<usize>();
+        let d = Contraction { summation: Summation::Tree { length }, ..d };
+        check::<f32>(&d, 4, &cuts).map_err(|e| TestCaseError::fail(format!("{e}\n{conv:?}")))?;
+    }
+}
+
+/// Trees over more blocks than one, of k that fits one block and of k that does not.
+#[test]
+fn blocked_products_match_the_tree() {
+    for (m, n, k) in [(1, 70, 1000usize), (5, 97, 401), (63, 65, 641), (131, 33, 977), (500, 40, 30), (30, 330, 1130)] {
+        for length in [1, 17, k / 8, k.div_ceil(5), k + 3] {
+            let d =
+                Contraction { summation: Summation::Tree { length }, ..Contraction::product(Element::F32, m, n, k) };
+            check::<f32>(&d, 3, &[5, 11]).unwrap_or_else(|e| panic!("{e} {m} {n} {k} {length}"));
+        }
+    }
+}
+
+/// A block that is filled up has no −0, which underflow makes of products of opposite signs.
+#[test]
+fn blocks_are_filled_with_zeros() {
+    let tiny = 1e-30f32;
+    for (k, length, sign) in [(2, 2, true), (3, 2, true), (2, 3, false)] {
+        let d = Contraction { summation: Summation::Tree { length }, ..Contraction::product(Element::F32, 1, 1, k) };
+        let (a, b) = (vec![tiny; k], vec![-tiny; k]);
+        let mut expected = [1f32];
+        naive(&d, &a, &b, &mut expected);
+        assert_eq!(expected[0].is_sign_negative(), sign && k % length == 0);
+        check_with(&d, &a, &b, &expected);
+    }
+}
+
+fn check_with(d: &Contraction, a: &[f32], b: &[f32], expected: &[f32]) {
+    for isa in Isa::supported() {
+        let plan = Plan::new(d, isa).unwrap();
+        let mut c = vec![9f32; expected.len()];
+        run_cut(&plan, RightForm::Plain, a, b, &mut c, None, &[]);
+        same(&c, expected).unwrap();
+    }
+}
+
 /// Convolutions that run on image rows, with several k blocks, bands and planes.
 #[test]
 fn image_convolutions_match_the_chain() {
@@ -62,6 +128,10 @@ fn image_convolutions_match_the_chain() {
             let plan = Plan::new(d, Isa::detect()).unwrap();
             *images += usize::from(format!("{plan:?}").contains("left: Image"));
         }
+        let rows: usize = case.space.iter().map(|s| s.output).product();
+        let tree = Summation::Tree { length: rows };
+        check::<f32>(&Contraction { summation: tree, ..case.weight_gradient(Element::F32) }, 3, &[2, 7])
+            .unwrap_or_else(|e| panic!("{e}\n{case:?}"));
         let wide = case.forward(Element::F64);
         check::<f64>(&wide, 3, &[2, 7]).unwrap_or_else(|e| panic!("{e}\n{case:?}"));
     }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use intwain_micro::{Contraction, Element, Error, Isa, Plan, Window};
+use intwain_micro::{Contraction, Element, Error, Isa, Plan, Start, Summation, Window};
 
 fn refused(change: impl FnOnce(&mut Contraction)) -> Error {
     let mut d = Contraction::product(Element::F32, 4, 5, 6);
@@ -60,6 +60,13 @@ fn results_that_overlap_or_are_not_contiguous() {
     assert!(matches!(refused(|d| d.c.m[0] = 4), Error::Overlap { stride: 4, reach: 5 }));
     assert!(matches!(refused(|d| d.c.m[0] = 0), Error::Overlap { stride: 0, .. }));
     assert!(matches!(refused(|d| (d.c.m[0], d.c.n[0]) = (1, 4)), Error::ColumnStride { found: 4, expected: 1, .. }));
+}
+
+#[test]
+fn trees() {
+    assert_eq!(refused(|d| d.summation = Summation::Tree { length: 0 }), Error::EmptyBlocks);
+    let both = |d: &mut Contraction| (d.summation, d.start) = (Summation::Tree { length: 2 }, Start::Accumulate);
+    assert_eq!(refused(both), Error::TreeContinued);
 }
 
 #[test]

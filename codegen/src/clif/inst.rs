@@ -116,6 +116,14 @@ impl Emitter<'_, '_> {
                 let better = self.b.ins().icmp(int_cc(cc, dtype), a, b);
                 self.b.ins().bitselect(better, a, b)
             }
+            Binary::Shl | Binary::Shr if let Some(count) = constant.filter(|c| c.to_i64() >= 0 && c.to_i64() < 32) => {
+                let count = count.to_i64();
+                match (op, dtype) {
+                    (Binary::Shl, _) => self.b.ins().ishl_imm_u(a, count),
+                    (_, DType::I32) => self.b.ins().sshr_imm_u(a, count),
+                    _ => self.b.ins().ushr_imm_u(a, count),
+                }
+            }
             Binary::Div | Binary::FloorDiv | Binary::Mod | Binary::Pow | Binary::Atan2 | Binary::Shl | Binary::Shr => {
                 let lanes: Vec<Value> = (0..4u8)
                     .map(|i| {

@@ -1,7 +1,7 @@
 //! The contraction schedule: sums of products become one call of the packed micro-kernels, the rest of the expression
 //! an epilogue on the rectangles that they finish.
 //!
-//! Recognised is a chain of fused multiply-adds over all result axes whose factors are plain loads of f32 or f64, or of f16
+//! Recognised is a chain of fused multiply-adds, or a tree of such chains, over all result axes whose factors are plain loads of f32 or f64, or of f16
 //! or bf16 widened to f32; where no result is of the sums' type, the sums stay in scratch. Axes
 //! that only the left factor reads are rows, those that only the right factor reads are columns, those that both read
 //! are batch, and the reduced ones are the inner axis. The result's innermost axes must be the columns; for a grouped
@@ -9,11 +9,11 @@
 //! dilations are read in place. The products are summed in the stated order by either schedule, with the same bits.
 
 use super::nest::{Nest, Node, NodeId, Op, coefficient};
-use super::roles::{divide_groups, orient, the_sum};
+use super::roles::{divide_groups, join_leaves, orient, the_chains};
 use intwain_ir::compute::{Atom, Axis, Guard, Index};
 use intwain_ir::scalar::{Binary, Scalar};
 use intwain_ir::{DType, Type};
-use intwain_micro::{Contraction, Element, Operand, Output, RightForm, Start, Storage, Sums, Window};
+use intwain_micro::{Contraction, Element, Operand, Output, RightForm, Start, Storage, Summation, Sums, Window};
 
 /// A contraction with what follows it.
 #[derive(Clone, Debug)]
@@ -40,9 +40,14 @@ pub(super) struct Recognised {
 /// Recognises a contraction; `None` leaves the work to the loop schedule.
 pub(super) fn recognise(nest: &Nest, operands: &[&Type], results: &[&Type]) -> Option<Recognised> {
     let mut nest = nest.clone();
-    let sum = the_sum(&nest)?;
+    let mut chains = the_chains(&nest)?;
     divide_groups(&mut nest);
-    let Op::Reduce { axes: inner, body, .. } = nest.nodes[sum].op.clone() else { return None };
+    let Op::Reduce { axes: chain, body, .. } = nest.nodes[chains.chain].op.clone() else { return None };
+    let length = product(&nest, &chain);
+    join_leaves(&mut nest, &mut chains);
+    let sum = chains.sum;
+    let summation = if sum == chains.chain { Summation::Chain } else { Summation::Tree { length: length.max(1) } };
+    let inner: Vec<Axis> = chains.leaves.into_iter().chain(chain).collect();
     let Op::Binary(Binary::Mul, x, y) = nest.nodes[body].op else { return None };
     let element = match nest.nodes[sum].dtype {
         DType::F32 => Element::F32,
@@ -74,6 +79,7 @@ pub(super) fn recognise(nest: &Nest, operands: &[&Type], results: &[&Type]) -> O
     let result = results[c.unwrap_or(0)];
     let mut contraction = sides.contraction(element, [a, b], [extra_rows, extra_columns], result)?;
     contraction.storage = storage;
+    contraction.summation = summation;
     contraction.sums = if c.is_some() { Sums::Result } else { Sums::Scratch };
     let (a, b, operands) = (a_operand, b_operand, operands.len());
     Some(Recognised { contraction, a, b, c, nest, sum, operands, batch, rows, columns })
@@ -133,7 +139,7 @@ impl Recognised {
 /// Whether the chain is over factors that both read the innermost result axis, as in a depthwise convolution: loops
 /// compute that as well as anything.
 pub(super) fn is_elementwise(nest: &Nest) -> bool {
-    let product = the_sum(nest).map(|sum| nest.nodes[sum].op.children().next());
+    let product = the_chains(nest).map(|chains| nest.nodes[chains.chain].op.children().next());
     match product.flatten().map(|body| &nest.nodes[body].op) {
         Some(Op::Binary(Binary::Mul, x, y)) => orient(nest, *x, *y).is_none(),
         _ => false,
@@ -179,8 +185,26 @@ impl Sides<'_> {
             flat = flat + share.times(-1);
             windows.push(window);
         }
-        if !dilated.is_empty() {
-            return None;
+        // Positions that hold no element where all of them lie inside.
+        while let Some(Guard { index, .. }) = dilated.first() {
+            let inner = match index.terms() {
+                [t] => match &t.atom {
+                    Atom::Mod(inner, _) => inner.as_ref().clone(),
+                    Atom::Axis(_) | Atom::FloorDiv(..) => return None,
+                },
+                _ => return None,
+            };
+            let (lo, hi) = inner.range(&self.nest.extents);
+            if lo < 0 {
+                return None;
+            }
+            let (left, everywhere) = (dilated.len(), Guard { index: inner, lo: 0, hi: hi + 1 });
+            let (window, share) = self.window(&everywhere, &flat, &mut dilated, outer, &mut extra)?;
+            if dilated.len() == left {
+                return None;
+            }
+            flat = flat + share.times(-1);
+            windows.push(window);
         }
         let stride = |a: &Axis| coefficient(&flat, *a).map(|c| c as isize);
         let list = |axes: &[Axis]| axes.iter().map(stride).collect::<Option<Vec<isize>>>();
@@ -304,6 +328,7 @@ impl Sides<'_> {
                 n: stride(self.columns, extra_columns)?,
             },
             start: Start::Zero,
+            summation: Summation::Chain,
             right: RightForm::Plain,
             storage: Storage::Element,
             sums: Sums::Result,

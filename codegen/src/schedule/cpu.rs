@@ -124,6 +124,11 @@ impl Cpu {
 }
 
 impl Target for Cpu {
+    /// An element is stored after everything that is computed from it.
+    fn updates_in_place(&self) -> bool {
+        true
+    }
+
     /// A contraction keeps its micro-kernels only while its factors are plain loads and it is the only reduction.
     fn can_fuse(&self, compute: &Compute, operands: &[&Type], results: &[&Type]) -> bool {
         use intwain_ir::compute::{Expr, Order};

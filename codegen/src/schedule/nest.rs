@@ -268,7 +268,7 @@ impl Nest {
     }
 
     /// Whether all indices step through p and q as through one axis.
-    fn even(&self, p: Axis, q: Axis) -> bool {
+    pub(super) fn even(&self, p: Axis, q: Axis) -> bool {
         let inner = self.extents[q.0 as usize] as i64;
         self.all_indices().all(|i| {
             if !i.uses(p) && !i.uses(q) {

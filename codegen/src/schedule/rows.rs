@@ -68,7 +68,10 @@ pub(super) fn schedule(name: &str, mut nest: Nest, operands: &[&Type], results: 
     let plan = plan(&nest, style);
     let bound = intwain_ir::kernel::Bound::Memory;
     let mut b = Builder::new(name, Entry::Tasks, bound);
-    let inputs: Vec<Place> = operands.iter().map(|t| b.param(t.dtype, t.shape.elements(), Access::Constant)).collect();
+    // A result may take an operand's place (`Target::updates_in_place`). Then the operand's element must be loaded before any
+    // result is stored, which is sure for the one result that it goes into.
+    let read = if results.len() > 1 { Access::Read } else { Access::Constant };
+    let inputs: Vec<Place> = operands.iter().map(|t| b.param(t.dtype, t.shape.elements(), read)).collect();
     let outputs: Vec<Place> = results.iter().map(|t| b.param(t.dtype, t.shape.elements(), Access::Write)).collect();
     let (begin, end) = (b.id(Id::TaskBegin), b.id(Id::TaskEnd));
     let mut w = Writer { l: Loops::new(b, &nest, inputs, Vectors::Held), outputs, plan: &plan };

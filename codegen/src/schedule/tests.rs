@@ -4,7 +4,7 @@ use super::nest::Nest;
 use super::rows::{self, Style};
 use super::{Cpu, CpuCode, Operand, SCRATCH_ALIGN, Timing};
 use crate::clif::Jit;
-use intwain_ir::compute::Compute;
+use intwain_ir::compute::{Axis, Compute, Guard, Index, Order};
 use intwain_ir::kernel::{self, Id};
 use intwain_ir::ops::{self, Body, Op};
 use intwain_ir::scalar::{Binary, Reduce, Unary};
@@ -165,6 +165,36 @@ fn pointwise() {
     }
 }
 
+/// Results of several types that are made together: a mean m + (g − m)/2 with the gradient stored the other way round, what it
+/// leaves of a variable, and that in bf16.
+pub(super) fn several([rows, columns]: [usize; 2], dtype: DType) -> (Compute, Vec<Type>, Vec<Type>) {
+    let ty = Type::new(dtype, [rows, columns]);
+    let operands = vec![Type::new(dtype, [columns, rows]), ty.clone(), ty.clone()];
+    let mut c = Compute::new(&ty.shape);
+    let position = c.position();
+    let g = c.load(0, &operands[0], position.iter().rev().cloned().collect());
+    let (m, w) = (c.load(1, &operands[1], position.clone()), c.load(2, &operands[2], position));
+    let half = c.constant(Scalar::from_f64(dtype, 0.5));
+    let moved = c.binary(Binary::Sub, g, m);
+    let moved = c.binary(Binary::Mul, moved, half);
+    let m = c.binary(Binary::Add, m, moved);
+    let size = c.unary(Unary::Abs, m);
+    let step = c.binary(Binary::Mul, m, size);
+    let w = c.binary(Binary::Sub, w, step);
+    let narrow = c.cast(DType::BF16, w);
+    (c.with_results([w, m, narrow]), operands, vec![ty.clone(), ty.clone(), ty.with_dtype(DType::BF16)])
+}
+
+#[test]
+fn several_results() {
+    for extents in [[1, 1], [5, 7], [64, 48], [131, 130], [0, 3]] {
+        for dtype in [DType::F32, DType::F64, DType::F16] {
+            let (c, operands, results) = several(extents, dtype);
+            check(&c, &operands, &results, &format!("several of {extents:?} {dtype}"));
+        }
+    }
+}
+
 #[test]
 fn reductions() {
     let shapes: [(&[usize], &[usize]); 13] = [
@@ -193,6 +223,21 @@ fn reductions() {
         for d in [DType::F32, DType::F64, DType::I32, DType::U8] {
             check_op(ops::ArgMax { dim }, &[Type::new(d, shape)]);
         }
+    }
+}
+
+#[test]
+fn trees() {
+    for count in [0usize, 1, 2, 3, 7, 8, 16, 17, 37, 64, 301] {
+        for d in [DType::F32, DType::BF16, DType::F64, DType::I32] {
+            for rest in [&[][..], &[3], &[5, 13], &[2, 40]] {
+                let shape: Vec<usize> = std::iter::once(count).chain(rest.iter().copied()).collect();
+                check_op(ops::TreeSum::of_leaves(count), &[Type::new(d, shape.as_slice())]);
+            }
+        }
+    }
+    for spans in [vec![4, 3], vec![1, 1, 2, 4, 1], vec![8]] {
+        check_op(ops::TreeSum { spans: spans.clone() }, &[f32s(&[spans.len(), 21])]);
     }
 }
 
@@ -280,11 +325,18 @@ fn movement() {
         let (table, at) = (f32s(&[6, 10]), Type::new(d, [2, 5]));
         check_op(ops::Take { base: 0 }, &[table.clone(), at.clone()]);
         check_op(ops::Take { base: 2 }, &[table, at.clone()]);
+        check_op(ops::TakeEach {}, &[f32s(&[2, 6, 5, 3]), at.clone()]);
         check_op(ops::Take { base: 0 }, &[f32s(&[9]), at]);
     }
     for dtype in DType::ALL.into_iter().filter(|d| *d != DType::Bool) {
         check_op(ops::Iota { dim: 1, start: 3, dtype, shape: [3, 10].into() }, &[]);
     }
+    for shape in [&[][..], &[3, 10], &[2, 1, 37], &[64]] {
+        check_op(ops::Random::whole(0x0123_4567_89ab_cdef, &shape.into()), &[Type::new(DType::U32, [])]);
+    }
+    // Across the 32nd bit of the index.
+    let far = ops::Random::whole(5, &[4, 8].into());
+    check_op(ops::Random { start: vec![(1 << 29) - 2, 0], ..far }, &[Type::new(DType::U32, [])]);
 }
 
 /// The compute of an op, and its result types.
@@ -371,6 +423,105 @@ fn products_are_recognised() {
             let tensors: Vec<Tensor> = args.iter().enumerate().map(|(i, t)| tensor(t, i as u64 + 1)).collect();
             assert_eq!(check_target(&c, &tensors, &results, &format!("{conv:?}")), "contraction", "{conv:?}");
         }
+    }
+}
+
+/// A tree over the first dimension of a product's result, as fusion makes it.
+fn added_up(product: &Compute, partial: &Type) -> (Compute, Vec<Type>) {
+    let (tree, results) = compute_of(ops::TreeSum::of_leaves(partial.shape[0]), std::slice::from_ref(partial));
+    (tree.inline(0, product, 0, &|o| 1 + o).renumber(&|o| o - 1), results)
+}
+
+#[test]
+fn trees_of_products() {
+    for (blocks, rows, m, n) in
+        [(8, 16, 30, 40), (7, 3, 5, 33), (2, 300, 17, 20), (1, 9, 4, 8), (8, 1, 9, 16), (5, 13, 1, 3)]
+    {
+        for d in [DType::F32, DType::F64] {
+            let args = [Type::new(d, [blocks, rows, m]), Type::new(d, [blocks, rows, n])];
+            let (product, partial) = compute_of(ops::Contract { batch: vec![(0, 0)], contract: vec![(1, 1)] }, &args);
+            let (fused, results) = added_up(&product, &partial[0]);
+            let tensors: Vec<Tensor> = args.iter().enumerate().map(|(i, t)| tensor(t, i as u64 + 1)).collect();
+            let what = format!("{blocks} blocks of {args:?}");
+            assert_eq!(check_target(&fused, &tensors, &results, &what), "contraction", "{what}");
+        }
+    }
+}
+
+/// Blocks that the rows don't fill: both factors are zero beyond the last row.
+#[test]
+fn trees_of_padded_products() {
+    for (total, rows, m, n) in [(100, 13, 30, 40), (9, 2, 5, 33), (23, 3, 16, 16)] {
+        let blocks = (total as usize).div_ceil(rows as usize);
+        let args = [f32s(&[total as usize, m]), f32s(&[total as usize, n])];
+        let mut c = Compute::new(&[m, n].into());
+        let (t, s) = (c.reduce_axis(blocks), c.reduce_axis(rows as usize));
+        let at = Index::axis(t).times(rows) + Index::axis(s);
+        let inside = vec![Guard { index: at.clone(), lo: 0, hi: total }];
+        let zero = Scalar::zero(DType::F32);
+        let [x, y] = [0, 1].map(|i| {
+            let index = vec![at.clone(), Index::axis(Axis(i as u8))];
+            c.load_guarded(i, &args[i], index, inside.clone(), zero)
+        });
+        let product = c.binary(Binary::Mul, x, y);
+        let chain = c.reduce(Reduce::Sum, vec![s], Order::Fma, product);
+        let sum = c.reduce(Reduce::Sum, vec![t], Order::Tree, chain);
+        let c = c.with_results([sum]);
+        let tensors: Vec<Tensor> = args.iter().enumerate().map(|(i, t)| tensor(t, i as u64 + 1)).collect();
+        let results = [f32s(&[m, n])];
+        assert_eq!(check_target(&c, &tensors, &results, &format!("{total} rows")), "contraction", "{total} rows");
+    }
+}
+
+/// Kernel gradients of convolutions, the rows in blocks that they may not fill.
+#[test]
+fn trees_of_kernel_gradients() {
+    for (total, rows, side, pad, stride, channels, outputs) in [
+        (6i64, 3i64, 9usize, 0i64, 1i64, 4usize, 6usize),
+        (7, 2, 8, 1, 1, 17, 16),
+        (8, 1, 16, 1, 2, 3, 20),
+        (16, 2, 2, 1, 1, 8, 9),
+    ] {
+        let (kernel, blocks) = (3usize, (total as usize).div_ceil(rows as usize));
+        let out = (side + 2 * pad as usize - kernel) / stride as usize + 1;
+        let args = [f32s(&[total as usize, side, channels]), f32s(&[total as usize, out, outputs])];
+        let mut c = Compute::new(&[kernel, channels, outputs].into());
+        let (t, p, s) = (c.reduce_axis(blocks), c.reduce_axis(out), c.reduce_axis(rows as usize));
+        let [k, channel, output] = [0, 1, 2].map(|a| Index::axis(Axis(a)));
+        for order in [[s, p], [p, s]] {
+            let mut c = c.clone();
+            let row = Index::axis(t).times(rows) + Index::axis(s);
+            let at = Index::axis(p).times(stride) + k.clone().plus(-pad);
+            let inside = Guard { index: row.clone(), lo: 0, hi: total };
+            let window = Guard { index: at.clone(), lo: 0, hi: side as i64 };
+            let zero = Scalar::zero(DType::F32);
+            let index = vec![row.clone(), at, channel.clone()];
+            let x = c.load_guarded(0, &args[0], index, vec![inside.clone(), window], zero);
+            let index = vec![row, Index::axis(p), output.clone()];
+            let y = c.load_guarded(1, &args[1], index, vec![inside], zero);
+            let product = c.binary(Binary::Mul, x, y);
+            let chain = c.reduce(Reduce::Sum, order.to_vec(), Order::Fma, product);
+            let sum = c.reduce(Reduce::Sum, vec![t], Order::Tree, chain);
+            let c = c.with_results([sum]);
+            let tensors: Vec<Tensor> = args.iter().enumerate().map(|(i, t)| tensor(t, i as u64 + 1)).collect();
+            let what = format!("{total} rows of {side}, {order:?}");
+            let results = [f32s(&[kernel, channels, outputs])];
+            let fits = total % rows == 0 || order[0] == s;
+            let expected = if fits { "contraction" } else { "loops" };
+            assert_eq!(check_target(&c, &tensors, &results, &what), expected, "{what}");
+        }
+    }
+}
+
+#[test]
+fn trees_of_reductions() {
+    for (shape, dims) in [(&[8usize, 4, 5, 6, 7][..], &[1usize, 2, 3][..]), (&[5, 3, 40], &[1]), (&[8, 6, 9], &[1, 2])]
+    {
+        let reduce = ops::Reduce { function: Reduce::Sum, dims: dims.to_vec() };
+        let args = [f32s(shape)];
+        let (sums, partial) = compute_of(reduce, &args);
+        let (fused, results) = added_up(&sums, &partial[0]);
+        check(&fused, &args, &results, &format!("a tree of sums of {shape:?}"));
     }
 }
 

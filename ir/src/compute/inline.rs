@@ -21,7 +21,8 @@ impl Compute {
     /// renumbered by `map`. The other operands of this compute keep their numbers. `Take` of the operand is not
     /// replaced: the caller must not fuse a table into its look-up.
     ///
-    /// A guarded load becomes a selection, and its guards also protect the producer's own loads.
+    /// A guarded load becomes a selection, and its guards also protect the producer's own loads; where the producer only
+    /// moves elements it stays a guarded load.
     pub fn inline(&self, which: usize, producer: &Compute, result: usize, map: OperandMap<'_>) -> Compute {
         let mut out = Compute { extents: self.extents.clone(), rank: self.rank, ..Compute::default() };
         // Fresh axes for the producer's reductions, shared by all copies: a reduction binds them anew each time.
@@ -43,6 +44,8 @@ impl Compute {
                     let value = copy.copy(&mut out, producer.results[result]);
                     if guards.is_empty() {
                         value
+                    } else if let Some(load) = filled(producer.expr(producer.results[result]), out.expr(value), *fill) {
+                        out.add(load, self.dtype(id))
                     } else {
                         let inside = out.add(Expr::InRange(guards.clone()), crate::DType::Bool);
                         let fill = out.constant(*fill);
@@ -60,6 +63,18 @@ impl Compute {
             self.results.iter().map(|r| done[r.0 as usize].expect("results are reachable")).collect();
         out.with_results(results)
     }
+}
+
+/// The load that a guarded load of a producer becomes which loads itself: `made` has the guards of both.
+fn filled(producer: &Expr, made: &Expr, fill: Scalar) -> Option<Expr> {
+    let (Expr::Load { guards: own, fill: inner, .. }, Expr::Load { operand, index, guards, .. }) = (producer, made)
+    else {
+        return None;
+    };
+    // Beside its own guards the producer has its own fill.
+    let same = own.is_empty() || inner.bits() == fill.bits();
+    let fill = if guards.is_empty() { Scalar::zero(fill.dtype()) } else { fill };
+    same.then(|| Expr::Load { operand: *operand, index: index.clone(), guards: guards.clone(), fill })
 }
 
 struct Copier<'a> {

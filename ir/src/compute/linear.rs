@@ -87,7 +87,9 @@ fn dependence(
             Zero | Independent => sum(of(x), of(y)),
             Linear | Other => Other,
         },
-        Expr::Reduce { op: Reduce::Sum, order: Order::Sequential | Order::Fma | Order::Lanes, body, .. } => of(body),
+        Expr::Reduce { op: Reduce::Sum, order, body, .. } => match order {
+            Order::Sequential | Order::Fma | Order::Lanes | Order::Tree => of(body),
+        },
         Expr::Reduce { body, .. } | Expr::ArgMax { body, .. } => match of(body) {
             Zero | Independent => Independent,
             Linear | Other => Other,

@@ -45,6 +45,16 @@ pub enum Order {
     /// [`LANES`] accumulators that start at the identity; element i goes to accumulator i mod 8 in order; at the end
     /// ((p0 ∘ p4) ∘ (p2 ∘ p6)) ∘ ((p1 ∘ p5) ∘ (p3 ∘ p7)).
     Lanes,
+    /// A balanced tree: adjacent elements are combined, then adjacent results, until one is left; an odd last one goes
+    /// on as it is. The identity takes part only where there is no element. See [`tree_left`].
+    Tree,
+}
+
+/// How many of `n` elements, at least two, [`Order::Tree`] combines before the rest: the greatest power of two below n. Both
+/// parts are such trees.
+pub fn tree_left(n: usize) -> usize {
+    debug_assert!(n > 1, "one element is no tree");
+    1 << (n - 1).ilog2()
 }
 
 /// A scalar expression.

@@ -5,6 +5,7 @@
 //! parts of its operand are kept and the division is done at every step. The order of the steps, and the bits, are
 //! those of the expression.
 
+use super::tree::Tree;
 use crate::compute::{Atom, Axis, Compute, Expr, ExprId, Guard, Index, LANES, Order};
 use crate::scalar::{self, Binary, Reduce};
 use crate::{DType, Scalar, Tensor};
@@ -126,7 +127,7 @@ impl<T: Real> Steps<T> {
                 let Expr::Binary(Binary::Mul, x, y) = *compute.expr(body) else { return None };
                 (walk(x)?, Some(walk(y)?))
             }
-            Order::Sequential | Order::Lanes => (walk(body)?, None),
+            Order::Sequential | Order::Lanes | Order::Tree => (walk(body)?, None),
         };
         let identity = T::from_scalar(op.identity(compute.dtype(body)));
         Some(Steps { count: space.count, op, identity, order, first, second })
@@ -167,6 +168,11 @@ impl<T: Real> Steps<T> {
                 }
                 let c = combine;
                 c(c(c(p[0], p[4]), c(p[2], p[6])), c(c(p[1], p[5]), c(p[3], p[7])))
+            }
+            (Order::Tree, _) => {
+                let mut tree = Tree::new(combine);
+                (0..n).for_each(|i| tree.push(first.get(i)));
+                tree.finish().unwrap_or(self.identity)
             }
             (Order::Sequential | Order::Fma, _) => (0..n).fold(self.identity, |acc, i| combine(acc, first.get(i))),
         }

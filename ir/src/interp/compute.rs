@@ -5,6 +5,7 @@
 //! loads, and over products of loads, run in [`chain`](super::chain), which gives the same bits faster.
 
 use super::chain::Chain;
+use super::tree::Tree;
 use crate::compute::{Atom, Axis, Compute, Expr, ExprId, Index, LANES, Order, Term};
 use crate::scalar::{self, Binary, Reduce, Unary};
 use crate::{DType, Scalar, Tensor, Type};
@@ -352,6 +353,11 @@ impl<'a> Evaluator<'a> {
                 self.each(axes, |e, i| p[i % LANES] = scalar::binary(f, p[i % LANES], e.value(body)));
                 let c = |x, y| scalar::binary(f, x, y);
                 c(c(c(p[0], p[4]), c(p[2], p[6])), c(c(p[1], p[5]), c(p[3], p[7])))
+            }
+            Order::Tree => {
+                let mut tree = Tree::new(|x, y| scalar::binary(f, x, y));
+                self.each(axes, |e, _| tree.push(e.value(body)));
+                tree.finish().unwrap_or(identity)
             }
         }
     }

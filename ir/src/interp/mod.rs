@@ -3,6 +3,7 @@
 mod chain;
 mod compute;
 mod devices;
+mod tree;
 
 pub use compute::evaluate;
 pub use devices::run_devices;

@@ -164,7 +164,26 @@ impl Conv {
             groups: q,
             batch_groups: 1,
         };
-        let dx = g.push(op, &[dy, w])?;
+        // Under a kernel of one position, what a stride leaves out is not multiplied, but zero.
+        let apart = kernel.iter().all(|k| *k == 1) && self.stride.iter().any(|s| *s > 1);
+        let dx = match apart && self.input_dilation.iter().all(|s| *s == 1) {
+            true => {
+                let alone = Conv { pads: vec![(0, 0); n], input_dilation: vec![1; n], ..op.clone() };
+                let dx = g.push(alone, &[dy, w])?;
+                let edges = |edge: fn(&(i64, i64)) -> i64| {
+                    std::iter::once(0).chain(op.pads.iter().map(edge)).chain([0]).collect()
+                };
+                let between = self.stride.iter().map(|s| s - 1);
+                let pad = super::Pad {
+                    low: edges(|p| p.0),
+                    high: edges(|p| p.1),
+                    interior: std::iter::once(0).chain(between).chain([0]).collect(),
+                    value: vec![Scalar::zero(ty.dtype)],
+                };
+                g.push(pad, &[dx])?
+            }
+            false => g.push(op, &[dy, w])?,
+        };
         if self.batch_groups == 1 {
             return Ok(dx);
         }

@@ -40,7 +40,7 @@ impl OpDef for Iota {
             extent: results[0].shape[dim],
             kind: FactorKind::Pass,
             operands: vec![],
-            results: vec![Some(FactorDim { dim, unit: 1 })],
+            results: vec![Some(FactorDim::new(dim, 1))],
         };
         ShardingRule { factors: (0..results[0].rank()).map(factor).collect(), linear: vec![] }
     }

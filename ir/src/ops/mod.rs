@@ -5,6 +5,8 @@
 
 mod prelude;
 mod scan_cuts;
+mod scan_grad;
+mod scan_hoist;
 
 use crate::attr::{AttrError, Attrs};
 use crate::compute::Compute;
@@ -237,6 +239,7 @@ ops! {
     all_to_all::AllToAll,
     arg_max::ArgMax,
     binary::Binary,
+    blocks::Blocks,
     broadcast::Broadcast,
     cast::Cast,
     compare::Compare,
@@ -250,6 +253,7 @@ ops! {
     pick::Pick,
     pool::Pool,
     pool_arg_max::PoolArgMax,
+    random::Random,
     recv::Recv,
     reduce::Reduce,
     reduce_scatter::ReduceScatter,
@@ -265,7 +269,9 @@ ops! {
     standardize::Standardize,
     stop_gradient::StopGradient,
     take::Take,
+    take_each::TakeEach,
     transpose::Transpose,
+    tree_sum::TreeSum,
     unary::Unary,
     unpool::Unpool,
 }

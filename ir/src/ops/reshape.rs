@@ -45,8 +45,8 @@ impl OpDef for Reshape {
                     factors.push(Factor {
                         extent,
                         kind: FactorKind::Pass,
-                        operands: vec![Some(FactorDim { dim: i, unit: from[i] / extent })],
-                        results: vec![Some(FactorDim { dim: j, unit: to[j] / extent })],
+                        operands: vec![Some(FactorDim::new(i, from[i] / extent))],
+                        results: vec![Some(FactorDim::new(j, to[j] / extent))],
                     });
                 }
             }

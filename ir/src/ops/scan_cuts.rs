@@ -19,6 +19,18 @@ pub(super) struct Cuts {
     dims: SecondaryMap<Value, Option<FactorDim>>,
 }
 
+impl Cuts {
+    /// Whether a value is cut.
+    pub(super) fn cuts(&self, value: Value) -> bool {
+        self.dims[value].is_some()
+    }
+
+    /// Whether a value is cut along its first dimension.
+    pub(super) fn cuts_rows(&self, value: Value) -> bool {
+        self.dims[value].is_some_and(|d| d.dim == 0)
+    }
+}
+
 /// Why a cut does not pass.
 enum Refusal {
     /// It would need communication.
@@ -49,7 +61,7 @@ fn cut_from(scan: &Scan, rules: &[ShardingRule], seed: Value, dim: usize) -> Opt
     let mut unit = 1;
     while unit <= extent && extent.is_multiple_of(unit) {
         let mut cuts = Cuts { extent: extent / unit, dims: SecondaryMap::new() };
-        cuts.dims[seed] = Some(FactorDim { dim, unit });
+        cuts.dims[seed] = Some(FactorDim::new(dim, unit));
         match propagate(scan, rules, &mut cuts) {
             Ok(()) => return Some(cuts),
             Err(Refusal::Blocked) => return None,
@@ -90,7 +102,7 @@ fn propagate(scan: &Scan, rules: &[ShardingRule], cuts: &mut Cuts) -> Result<(),
         node.args.iter().chain(&node.results).all(|v| cuts.dims[*v].is_none())
             || rules[id.as_u32() as usize].factors.iter().any(|f| {
                 let scale = scale_of(f, node, cuts).unwrap_or(0);
-                let want = |d: &Option<FactorDim>| d.map(|d| FactorDim { dim: d.dim, unit: d.unit * scale });
+                let want = |d: &Option<FactorDim>| d.map(|d| FactorDim::new(d.dim, d.unit * scale));
                 let operands = node.args.iter().zip(&f.operands).all(|(v, d)| have(v) == want(d));
                 let results = node.results.iter().zip(&f.results).all(|(v, d)| have(v) == want(d));
                 f.kind == FactorKind::Pass && scale > 0 && operands && results
@@ -118,7 +130,7 @@ fn pass(node: &Node, rule: &ShardingRule, cuts: &mut Cuts) -> Result<bool, Refus
     let mut changed = false;
     for (v, d) in node.args.iter().zip(&f.operands).chain(node.results.iter().zip(&f.results)) {
         if let Some(d) = d {
-            changed |= set(cuts, *v, FactorDim { dim: d.dim, unit: d.unit * scale });
+            changed |= set(cuts, *v, FactorDim::new(d.dim, d.unit * scale));
         }
     }
     Ok(changed)

@@ -38,7 +38,7 @@ impl OpDef for ScatterAdd {
     /// added on several devices give partial sums.
     fn rule(&self, args: &[&Type], results: &[&Type]) -> ShardingRule {
         let (ids, out) = (args[0].rank(), results[0]);
-        let dim = |dim: usize| Some(FactorDim { dim, unit: 1 });
+        let dim = |dim: usize| Some(FactorDim::new(dim, 1));
         let columns = (1..out.rank()).map(|d| Factor {
             extent: out.shape[d],
             kind: FactorKind::Pass,

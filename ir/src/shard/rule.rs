@@ -11,12 +11,14 @@
 //! reshape [n,t,f]→[n·t,f]       n: (0.0)→0 ×t                    one unit is t rows
 //! ```
 //!
-//! A dimension's part is the factor's part times the dimension's `unit`, so cuts fall on whole groups or heads.
+//! A dimension's part is the factor's part times the dimension's `unit`, so cuts fall on whole groups or heads. Where a
+//! dimension is no multiple of its unit, the last unit is shorter.
 
 use super::{Layout, Sizes};
-use crate::compute::{Atom, Axis, Compute, Expr, ExprId, Index, Term};
+use crate::compute::{Atom, Axis, Compute, Expr, ExprId, Index, Order, Term};
 use crate::scalar::Reduce;
 use crate::{DType, Shape, Type};
+use std::ops::Range;
 
 /// A dimension that a factor cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,6 +27,39 @@ pub struct FactorDim {
     pub dim: usize,
     /// Positions of the dimension per unit of the factor.
     pub unit: usize,
+    /// The extent of the dimension where that is no multiple of the unit: the last unit has fewer positions.
+    pub end: Option<usize>,
+}
+
+impl FactorDim {
+    /// A dimension of whole units.
+    pub const fn new(dim: usize, unit: usize) -> FactorDim {
+        FactorDim { dim, unit, end: None }
+    }
+
+    /// A dimension of `extent` positions, whose last unit may have fewer.
+    pub fn ending(dim: usize, unit: usize, extent: usize) -> FactorDim {
+        FactorDim { dim, unit, end: (!extent.is_multiple_of(unit)).then_some(extent) }
+    }
+
+    fn position(&self, unit: usize) -> usize {
+        let at = unit * self.unit;
+        self.end.map_or(at, |end| at.min(end))
+    }
+
+    /// The positions of a range of units.
+    pub fn positions(&self, units: &Range<usize>) -> Range<usize> {
+        self.position(units.start)..self.position(units.end)
+    }
+
+    /// The range of units that has these positions, if one has.
+    pub fn units(&self, positions: &Range<usize>) -> Option<Range<usize>> {
+        let boundary = |at: usize| match at.is_multiple_of(self.unit) {
+            true => Some(at / self.unit),
+            false => (self.end == Some(at)).then(|| at.div_ceil(self.unit)),
+        };
+        Some(boundary(positions.start)?..boundary(positions.end)?)
+    }
 }
 
 /// What a cut does to the results.
@@ -71,17 +106,32 @@ impl Factor {
     pub fn units(&self, operands: &[Layout], results: &[Layout]) -> Option<Vec<usize>> {
         let dims = self.operands.iter().zip(operands).chain(self.results.iter().zip(results));
         let units: Vec<usize> = dims.into_iter().find_map(|(d, l)| match (d, l) {
-            (Some(d), Layout::Split { dim, sizes }) if d.dim == *dim && sizes.iter().all(|s| s % d.unit == 0) => {
-                Some(sizes.iter().map(|s| s / d.unit).collect())
-            }
+            (Some(d), Layout::Split { dim, sizes }) if d.dim == *dim => units_of(d, sizes),
             _ => None,
         })?;
         (self.operand_layouts(&units) == operands && self.result_layouts(&units) == results).then_some(units)
     }
 }
 
+fn units_of(dim: &FactorDim, sizes: &[usize]) -> Option<Vec<usize>> {
+    let mut at = 0;
+    let unit = |size: &usize| {
+        let part = at..at + size;
+        at = part.end;
+        dim.units(&part).map(|units| units.len())
+    };
+    sizes.iter().map(unit).collect()
+}
+
 fn split(dim: Option<FactorDim>, units: &[usize]) -> Option<Layout> {
-    dim.map(|d| Layout::Split { dim: d.dim, sizes: units.iter().map(|u| u * d.unit).collect::<Sizes>() })
+    let dim = dim?;
+    let mut at = 0;
+    let size = |count: &usize| {
+        let part = at..at + count;
+        at = part.end;
+        dim.positions(&part).len()
+    };
+    Some(Layout::Split { dim: dim.dim, sizes: units.iter().map(size).collect::<Sizes>() })
 }
 
 /// What an operation allows. Replicated operands giving replicated results are always allowed.
@@ -178,7 +228,7 @@ fn factor(c: &Compute, operands: &[&Type], axis: Axis) -> Option<Factor> {
         return None;
     }
     let result = match kind {
-        FactorKind::Pass => Some(FactorDim { dim: axis.0 as usize, unit }),
+        FactorKind::Pass => Some(FactorDim::new(axis.0 as usize, unit)),
         FactorKind::Reduce(_) | FactorKind::Lookup => None,
     };
     Some(Factor { extent: extent / unit, kind, operands: dims, results: vec![result; c.results().len()] })
@@ -235,7 +285,7 @@ fn cut_dim(
         if found.is_some() || shape[dim] != c.extents()[axis.0 as usize] / unit * per_unit {
             return None;
         }
-        found = Some(FactorDim { dim, unit: per_unit });
+        found = Some(FactorDim::new(dim, per_unit));
     }
     Some(found)
 }
@@ -255,6 +305,8 @@ fn root_reductions(c: &Compute, axis: Axis) -> Option<(Reduce, Vec<ExprId>)> {
             _ => *r,
         };
         match c.expr(root) {
+            // Parts of a tree are subtrees only if they are cut at its nodes, which no rule says.
+            Expr::Reduce { order: Order::Tree, .. } => return None,
             Expr::Reduce { op, axes, .. } if axes.contains(&axis) && found.is_none_or(|f| f == *op) => {
                 found = Some(*op);
                 roots.push(root);
@@ -277,7 +329,7 @@ fn lookup(c: &Compute, operands: &[&Type]) -> Option<Factor> {
         return None;
     }
     let mut dims = vec![None; operands.len()];
-    dims[*operand] = Some(FactorDim { dim: *dim, unit: 1 });
+    dims[*operand] = Some(FactorDim::new(*dim, 1));
     Some(Factor {
         extent: operands[*operand].shape[*dim],
         kind: FactorKind::Lookup,

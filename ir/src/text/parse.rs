@@ -199,10 +199,16 @@ impl Parser {
             let layout = self.layout()?;
             node.results.push(g.values.push(ValueData { ty, def: Def::Node(id, i), layout }));
         }
+        let mut turn = None;
+        if !self.defines_next() && self.accept(&Token::Word("in".into())) {
+            let word = self.word()?;
+            turn = Some(word.parse().map_err(|()| self.error(format!("`{word}` is no place in a pipelined step")))?);
+        }
         if let Some(Token::Origin(path)) = self.peek() {
             node.origin = Origin::new(path);
             self.at += 1;
         }
+        node.origin = node.origin.in_turn(turn);
         g.nodes.push(node);
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! One generator of cases for every operation, and random tensors.
 
+use crate::bodies;
 use intwain_ir::ops::{self, Op};
 use intwain_ir::scalar::{Binary, Compare, Reduce, Unary};
 use intwain_ir::{DType, Graph, Rows, Scalar, Shape, Tensor, Type};
@@ -211,6 +212,12 @@ fn pointwise(c: &mut Cases) {
         let iota = ops::Iota { dtype: DType::F64, shape: Shape::from([4, 3]), dim, start: -1 };
         c.add(&format!("dim {dim}"), iota, &[]);
     }
+    c.add("each", ops::TakeEach {}, &[(&[3, 5, 2], R), (&[3, 4], Fill::Int(DType::I32, -1, 6))]);
+    let step = Fill::Int(DType::U32, 3, 4);
+    c.add("whole", ops::Random::whole(77, &Shape::from([4, 3])), &[(&[], step)]);
+    let part =
+        ops::Random { start: vec![5, 1], extents: Shape::from([9, 6]), ..ops::Random::whole(1 << 40, &[4, 3].into()) };
+    c.add("part", part, &[(&[], step)]);
 }
 
 fn movement(c: &mut Cases) {
@@ -227,6 +234,10 @@ fn movement(c: &mut Cases) {
         c.add(&format!("pair dim {dim}"), ops::Concat { dim }, &args[..2]);
     }
     c.add("one", ops::Concat { dim: 0 }, &[(&[3, 2], R)]);
+    for (dim, size) in [(0, 2), (0, 3), (0, 7), (0, 9), (1, 4), (1, 3)] {
+        c.add(&format!("of {size} in {dim}"), ops::Blocks { dim, size }, &[(&[7, 4], R)]);
+    }
+    c.add("of nothing", ops::Blocks { dim: 0, size: 3 }, &[(&[0, 2], R)]);
     let slice = |b: &[(usize, usize, usize)]| ops::Slice {
         start: b.iter().map(|x| x.0).collect(),
         limit: b.iter().map(|x| x.1).collect(),
@@ -289,6 +300,12 @@ fn reductions(c: &mut Cases) {
     c.add("max int", ops::Reduce { function: Reduce::Max, dims: vec![0] }, &[(&[4, 3], Fill::Int(DType::I32, -9, 9))]);
     let half = Fill::Real(DType::BF16, -1.0, 1.0);
     c.add("sum bf16", ops::Reduce { function: Reduce::Sum, dims: vec![1] }, &[(&[4, 6], half)]);
+    for spans in [vec![1; 5], vec![1], vec![4, 2, 1], vec![1, 1, 2, 3], vec![6]] {
+        let rows = spans.len();
+        c.add(&format!("{spans:?}"), ops::TreeSum { spans }, &[(&[rows, 3, 4], R)]);
+    }
+    c.add("of nothing", ops::TreeSum { spans: Vec::new() }, &[(&[0, 4], R)]);
+    c.add("bf16", ops::TreeSum::of_leaves(6), &[(&[6, 4], half)]);
     for dim in 0..3 {
         c.add(&format!("dim {dim}"), ops::ArgMax { dim }, &[(&[4, 3, 2], R)]);
         c.add(&format!("dim {dim}"), ops::Softmax { dim }, &[(&[4, 3, 10], R)]);
@@ -536,4 +553,16 @@ fn scans(c: &mut Cases) {
     c.add("of no step", ops::Scan { count: 0, states: 2, sequences: 1, body }, &never);
     let nested = ops::Scan { count: 2, states: 1, sequences: 1, body: Arc::new(nested_body()) };
     c.add("nested", nested, &[(&[4, 2], R), (&[2, 3, 4, 2], R), (&[2], R)]);
+    let scan =
+        |count: usize, sequences: usize, body: Graph| ops::Scan { count, states: 1, sequences, body: Arc::new(body) };
+    let masked: [(&[usize], Fill); 5] = [(&[3, 2], R), (&[4, 3, 4], R), (&[4, 3], Fill::Bool), (&[2, 4], R), (&[4], R)];
+    c.add("gated", scan(4, 2, bodies::gated(3, 2)), &masked);
+    for groups in [1, 2] {
+        let args: [(&[usize], Fill); 4] = [(&[2, 5, 4], R), (&[3, 2, 5, 4], R), (&[3, 4 / groups, 4], R), (&[4], R)];
+        c.add(&format!("convolving {groups}"), scan(3, 1, bodies::convolving(2, 5, 4, groups)), &args);
+    }
+    let memory: [(&[usize], Fill); 6] =
+        [(&[3, 2], R), (&[4, 3, 2], R), (&[3, 5, 2], R), (&[3, 2], R), (&[2, 2], R), (&[2, 2], R)];
+    c.add("attending", scan(4, 1, bodies::attending(3, 5, 2)), &memory);
+    c.add("normed", scan(4, 1, bodies::normed(3, 2)), &[(&[3, 2], R), (&[4, 3, 2], R), (&[2, 2], R)]);
 }

@@ -119,6 +119,27 @@ fn second_gradients_equal_differences() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// What kernels and biases get in a scan is summed over steps and rows at once, after the walk backwards: it carries the
+/// gradients of the states, and what a tensor with the rows of the states gets where that is no sum of products.
+#[test]
+fn kernels_of_a_scan_get_one_sum_after_it() {
+    let mut random = Random::new(9);
+    for (name, states) in [
+        ("scan recurrent", 2),
+        ("scan gated", 1),
+        ("scan convolving 1", 1),
+        ("scan convolving 2", 1),
+        ("scan attending", 2),
+        ("scan normed", 1),
+    ] {
+        let case = cases_of(name).remove(0);
+        let d = differentiate(&case.graph(), &mut random);
+        let mut scans = d.graph.nodes.values().filter_map(|n| if let Op::Scan(s) = &n.op { Some(s) } else { None });
+        let back = scans.rfind(|s| s.body.name.ends_with(".grad")).unwrap();
+        assert_eq!(back.states, states, "{name}");
+    }
+}
+
 /// The gradient of a conversion is converted back: through f32 it is rounded once.
 #[test]
 fn gradients_pass_conversions() {

@@ -7,7 +7,7 @@ use intwain_ir::{DType, Graph, Rows, Shape, Tensor, Type, interp, ops};
 use std::sync::Arc;
 
 fn dim(dim: usize, unit: usize) -> Option<FactorDim> {
-    Some(FactorDim { dim, unit })
+    Some(FactorDim::new(dim, unit))
 }
 
 #[test]

@@ -5,7 +5,7 @@ use intwain_ir::ops::{self, Op};
 use intwain_ir::scalar::Reduce;
 use intwain_ir::text::parse;
 use intwain_ir::{
-    DType, Graph, Layout, Origin, ParamKind, Rows, Scalar, Shape, Stage, Trainable, Type, interp, verify,
+    DType, Graph, Layout, Origin, ParamKind, Rows, Scalar, Shape, Stage, Trainable, Turn, Type, Way, interp, verify,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -115,6 +115,9 @@ fn strange_numbers_and_names_read_back() {
     let mut last = x;
     for name in odd {
         g.origin = Origin::new(name);
+        last = g.unary(intwain_ir::scalar::Unary::Neg, last).unwrap();
+        let turn = Turn { segment: 1, micro_batch: 3, way: Way::Backward };
+        g.origin = g.origin.in_turn(Some(turn));
         last = g.unary(intwain_ir::scalar::Unary::Neg, last).unwrap();
         let epsilon = [1e-300, f64::INFINITY, 0.1][g.nodes.len() % 3];
         g.push(ops::Standardize { dims: vec![0], epsilon }, &[last]).unwrap();

@@ -4,6 +4,7 @@
 use super::deadlock::{self, ListingFault};
 use crate::listing::{Action as Step, Command as Listed, Listing, Message, Span, Stream};
 use crate::program::{Action, BufferId, Command, DeviceProgram, Home};
+use intwain_ir::compute::{Axis, Compute, Expr, Index, Order};
 use intwain_ir::ops::Op;
 use intwain_ir::{Shape, Type};
 use std::collections::BTreeMap;
@@ -26,6 +27,16 @@ pub enum ProgramFault {
         /// What is wrong with them.
         problem: String,
     },
+    /// A command writes over what it reads, and not element by element.
+    #[error("device {device}: {command} writes buffer {buffer} over what it reads elsewhere")]
+    Overwrites {
+        /// The device.
+        device: usize,
+        /// The command.
+        command: String,
+        /// The buffer.
+        buffer: u32,
+    },
     /// A buffer does not lie in its memory.
     #[error("device {device}: buffer {buffer} ends outside its memory")]
     Outside {
@@ -43,6 +54,7 @@ pub fn check(programs: &[DeviceProgram]) -> Vec<ProgramFault> {
     for program in programs {
         faults.extend(outside(program));
         faults.extend(stale(program));
+        faults.extend(overwrites(program));
         for command in program.prepare.iter().chain(&program.step) {
             if let Action::Loop(l) = &command.action {
                 faults.extend(check(std::slice::from_ref(&l.body)));
@@ -84,7 +96,7 @@ fn span(program: &DeviceProgram, id: BufferId) -> Span {
     let buffer = &program.buffers[id.0 as usize];
     let base = match buffer.home {
         Home::Arena => 0,
-        Home::Persistent => program.arena_bytes,
+        Home::Persistent | Home::State => program.arena_bytes,
     };
     Span::fixed(program.device, base + buffer.offset, buffer.ty.bytes())
 }
@@ -131,7 +143,7 @@ fn outside(program: &DeviceProgram) -> impl Iterator<Item = ProgramFault> {
     let ends_outside = |buffer: &crate::program::Buffer| {
         let size = match buffer.home {
             Home::Arena => program.arena_bytes,
-            Home::Persistent => program.persistent_bytes,
+            Home::Persistent | Home::State => program.persistent_bytes,
         };
         buffer.offset.checked_add(buffer.ty.bytes()).is_none_or(|end| end > size)
     };
@@ -186,7 +198,64 @@ fn stale(program: &DeviceProgram) -> Vec<ProgramFault> {
     for output in &program.outputs {
         read(&memory, &last, output.buffer, format!("output `{}`", output.name));
     }
+    for (state, next) in &program.states {
+        if let Some(next) = next {
+            read(&memory, &last, *next, format!("state `{}`", state.name));
+        }
+    }
     faults
+}
+
+/// Looks at commands that write bytes which they read. Only a kernel may, where both are the same buffer's bytes and every
+/// element that is read there belongs to the result element that takes its place; what it accumulates must not be there.
+fn overwrites(program: &DeviceProgram) -> Vec<ProgramFault> {
+    let mut faults = Vec::new();
+    for command in &program.step {
+        for (id, (at, from)) in
+            command.writes.iter().flat_map(|id| command.reads.iter().enumerate().map(move |read| (id, read)))
+        {
+            let (write, read) = (span(program, *id), span(program, *from));
+            let apart = write.start + write.len <= read.start || read.start + read.len <= write.start;
+            let same = (write.start, write.len) == (read.start, read.len);
+            let elementwise = match &command.action {
+                Action::Kernel(k) => element_by_element(&program.kernels[*k].compute, at),
+                Action::Leaf(_) | Action::Communicate(_) | Action::Loop(_) => false,
+            };
+            if !(apart || write.len == 0 || read.len == 0 || (same && elementwise)) {
+                let (device, command) = (program.device, label(command));
+                faults.push(ProgramFault::Overwrites { device, command, buffer: id.0 });
+            }
+        }
+    }
+    faults
+}
+
+/// Whether result elements need no other element of the operand than their own, before anything is written.
+fn element_by_element(c: &Compute, operand: usize) -> bool {
+    let needed = c.reachable();
+    for (id, expr) in c.exprs() {
+        let fits = match expr {
+            Expr::Load { operand: o, index, .. } => {
+                let own = |(d, i): (usize, &Index)| i.bare() == Some(Axis(d as u8));
+                *o != operand || (index.len() == c.rank() && index.iter().enumerate().all(own))
+            }
+            Expr::Take { operand: o, .. } => *o != operand,
+            Expr::Reduce { order, .. } => *order != Order::Fma,
+            Expr::Const(_)
+            | Expr::Position(..)
+            | Expr::InRange(_)
+            | Expr::Unary(..)
+            | Expr::Binary(..)
+            | Expr::Compare(..)
+            | Expr::Select(..)
+            | Expr::Cast(..)
+            | Expr::ArgMax { .. } => true,
+        };
+        if needed[id.0 as usize] && !fits {
+            return false;
+        }
+    }
+    true
 }
 
 /// The last writer of every range of bytes.

@@ -10,22 +10,31 @@ mod pipeline;
 mod plan;
 mod restrict;
 mod search;
+mod segments;
+mod sharding;
 mod states;
 mod usage;
 
-pub use plan::{Candidate, MARGIN, Options, Permission, PlaceError, Plan, RunnerUp, Strategy, Survey, Verdict};
+pub use plan::{
+    Candidate, MARGIN, Options, PIPELINE_MARGIN, Permission, PlaceError, Plan, RunnerUp, Strategy, Survey, Verdict,
+};
+pub use segments::segments;
+pub use sharding::{Sharding, StateSharding, WHOLE_BELOW};
 pub use states::NodeStrategy;
+use states::Sums;
 pub use usage::Usage;
 
 use crate::cost::CostModel;
 use crate::hardware::{Hardware, OpClass};
+use crate::row_blocks::sums_rows;
 use crate::solve::{CostGraph, Proof};
+use crate::ties::{self, Ties};
 use cranelift_entity::SecondaryMap;
-use groups::{Groups, Rules};
+use groups::Groups;
 use intwain_ir::shard::Layout;
 use intwain_ir::{Graph, NodeId, ParamKind, Rows};
 use restrict::NotOffered;
-use search::{Allowed, Assignment, Space};
+use search::{Allowed, Asked, Assignment, Space};
 
 /// Plans one graph for one machine.
 #[derive(Debug)]
@@ -48,16 +57,17 @@ struct Possible {
 impl<'a> Planner<'a> {
     /// Prepares the search.
     pub fn new(graph: &'a Graph, hardware: &'a Hardware, options: Options) -> Planner<'a> {
-        let mut rules: Rules = SecondaryMap::new();
-        for id in graph.nodes.keys() {
-            rules[id] = graph.rule(id);
-        }
+        let rules = ties::rules(graph);
+        let ties = Ties::new(graph, &rules);
+        let exact = options.numerics.is_exact() && sums_rows(graph, &ties, &rules);
+        let sums = if exact { Sums::RowsWhole } else { Sums::Divided };
         let spaces = shares(hardware, &options)
             .into_iter()
             .map(|shares| {
-                let groups = Groups::new(graph, &rules, shares, shares);
+                let groups = Groups::new(graph, ties.clone(), shares, shares);
                 let model = CostModel::new(hardware, options.f32_arithmetic);
-                let space = Space::new(graph, model, rules.clone(), groups);
+                let asked = Asked { sums, parts: options.parts, sharding: options.sharding };
+                let space = Space::new(graph, model, rules.clone(), groups, asked);
                 let costs = space.costs();
                 (space, costs)
             })
@@ -67,8 +77,15 @@ impl<'a> Planner<'a> {
 
     /// The plan.
     pub fn plan(&self) -> Result<Plan, PlaceError> {
+        if self.options.sharding.divides() && !matches!(self.options.strategy, Some(Strategy::Data | Strategy::One)) {
+            return Err(PlaceError::Sharding { states: self.options.sharding.states, asked: self.options.strategy });
+        }
         let asked = |s: &Strategy| self.options.strategy.is_none_or(|named| named == *s || *s == Strategy::One);
-        let priced = |s: &Strategy| self.options.survey == Survey::All || asked(s);
+        let priced = |s: &Strategy| match self.options.survey {
+            Survey::All => true,
+            Survey::Splits => *s != Strategy::Pipeline,
+            Survey::Asked => asked(s),
+        };
         let found: Vec<(Strategy, Result<Possible, NotOffered>)> =
             Strategy::ALL.into_iter().filter(priced).map(|s| (s, self.candidate(s))).collect();
         let mut chosen: Option<(usize, f64)> = None;
@@ -76,7 +93,7 @@ impl<'a> Planner<'a> {
             let asked = self.options.strategy.is_none_or(|s| s == *strategy);
             let Ok(option) = result else { continue };
             let faster = chosen.is_none_or(|(_, best)| option.assignment.seconds < best * (1.0 - MARGIN));
-            if asked && self.too_large(option).is_none() && faster {
+            if asked && self.too_large(option).is_none() && self.inexact(option).is_none() && faster {
                 chosen = Some((at, option.assignment.seconds));
             }
         }
@@ -94,6 +111,7 @@ impl<'a> Planner<'a> {
             seconds,
             usage: option.usage,
             proof: option.assignment.proof,
+            sharding: if option.strategy == Strategy::Data { self.options.sharding.states } else { Default::default() },
             candidates,
         })
     }
@@ -187,7 +205,7 @@ impl<'a> Planner<'a> {
         let mut allowed = match strategy {
             Strategy::Data => space.data()?,
             Strategy::Tensor => space.tensor()?,
-            Strategy::Mixed => space.all(),
+            Strategy::Mixed => space.mixed(),
             Strategy::One | Strategy::Pipeline => return Err(NotOffered("it has no layouts to choose".to_owned())),
         };
         for (node, strategy) in &self.options.pins {
@@ -217,6 +235,18 @@ impl<'a> Planner<'a> {
         best.ok_or(refused)
     }
 
+    /// Why a plan that nobody named is not taken where results must not depend on the split.
+    fn inexact(&self, option: &Possible) -> Option<Verdict> {
+        let space = &self.spaces[0].0;
+        let named = self.options.strategy.is_some() || space.sums == Sums::Divided;
+        let divides = |id: NodeId| {
+            let strategy = &option.assignment.nodes[id];
+            space.nodes[id].iter().any(|s| s.strategy == *strategy && s.divides_sums(self.graph, id))
+        };
+        let inexact = option.strategy == Strategy::Tensor && !named && self.graph.nodes.keys().any(divides);
+        inexact.then(|| Verdict::NotOffered("it divides sums, so that results would depend on the split".to_owned()))
+    }
+
     fn too_large(&self, option: &Possible) -> Option<Verdict> {
         let devices =
             if option.devices == 1 { std::slice::from_ref(&self.hardware.alone) } else { &self.hardware.devices };
@@ -233,7 +263,7 @@ impl<'a> Planner<'a> {
                 seconds: Some(option.assignment.seconds),
                 usage: Some(option.usage.clone()),
                 micro_batches: option.micro_batches,
-                verdict: match (chosen == Some(at), self.too_large(option)) {
+                verdict: match (chosen == Some(at), self.too_large(option).or_else(|| self.inexact(option))) {
                     (true, _) => Verdict::Chosen,
                     (false, Some(verdict)) => verdict,
                     (false, None) => Verdict::Rejected,
@@ -258,9 +288,30 @@ impl<'a> Planner<'a> {
             return PlaceError::CannotSplit { strategy, reason: reason.clone() };
         }
         let asked = |c: &&Candidate| self.options.strategy.is_none_or(|s| s == c.strategy);
-        PlaceError::DoesNotFit(
-            candidates.iter().filter(asked).map(|c| format!("`{}` {}", c.strategy, c.verdict)).collect(),
-        )
+        let verdict = |c: &Candidate| format!("`{}` {}", c.strategy, c.verdict);
+        let verdicts = candidates.iter().filter(asked).map(verdict).chain(self.reliefs(candidates));
+        PlaceError::DoesNotFit(verdicts.collect())
+    }
+
+    /// What a data split that does not fit would need if its devices kept more of the states in parts.
+    fn reliefs(&self, candidates: &[Candidate]) -> Vec<String> {
+        let data = candidates.iter().find(|c| c.strategy == Strategy::Data);
+        let Some((Verdict::TooLarge { device, .. }, Some(usage))) = data.map(|c| (&c.verdict, &c.usage)) else {
+            return Vec::new();
+        };
+        let relief = |states: StateSharding| {
+            let sharding = Sharding { states, ..self.options.sharding };
+            let options = Options { strategy: Some(Strategy::Data), sharding, ..self.options.clone() };
+            let possible = Planner::new(self.graph, self.hardware, options);
+            let possible = possible.split(Strategy::Data).ok()?;
+            let saved = usage.peak_bytes[*device] - possible.usage.peak_bytes[*device];
+            let seconds = possible.assignment.seconds - data?.seconds?;
+            let fits = if self.too_large(&possible).is_none() { "fits" } else { "does not fit either" };
+            let change = format!("−{:.2} GB, {:+.2} ms", saved / 1e9, seconds * 1e3);
+            (saved > 0.0).then(|| format!("`data` with --zero {} {fits} ({change})", states.stage()))
+        };
+        let more = StateSharding::ALL.into_iter().filter(|s| *s > self.options.sharding.states);
+        more.filter_map(relief).collect()
     }
 }
 

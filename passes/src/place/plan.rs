@@ -1,7 +1,9 @@
 //! What is asked of the planner, and its answer.
 
+use super::sharding::{Sharding, StateSharding};
 use super::states::NodeStrategy;
 use super::usage::Usage;
+use crate::Numerics;
 use crate::hardware::Arithmetic;
 use crate::solve::Proof;
 use cranelift_entity::SecondaryMap;
@@ -60,6 +62,10 @@ pub struct Options {
     pub f32_arithmetic: Arithmetic,
     /// Which candidates are priced when a strategy is named.
     pub survey: Survey,
+    /// Whether results may depend on the split.
+    pub numerics: Numerics,
+    /// Which states the devices of a data split keep in parts.
+    pub sharding: Sharding,
 }
 
 /// Which candidates are priced when a strategy is named.
@@ -67,13 +73,23 @@ pub struct Options {
 pub enum Survey {
     /// All: the plan says what the others would cost.
     All,
+    /// All but the pipeline, which is planned elsewhere.
+    Splits,
     /// Only the one that is asked for, and `one`.
     Asked,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { strategy: None, parts: None, pins: Vec::new(), f32_arithmetic: Arithmetic::F32, survey: Survey::All }
+        Options {
+            strategy: None,
+            parts: None,
+            pins: Vec::new(),
+            f32_arithmetic: Arithmetic::F32,
+            survey: Survey::All,
+            numerics: Numerics::Free,
+            sharding: Sharding::default(),
+        }
     }
 }
 
@@ -98,6 +114,8 @@ pub struct Plan {
     pub usage: Usage,
     /// Whether the assignment is proved to be the cheapest of its kind.
     pub proof: Proof,
+    /// Which states are kept in parts.
+    pub sharding: StateSharding,
     /// Every strategy that was priced with its costs and verdict, in the order of [`Strategy::ALL`].
     pub candidates: Vec<Candidate>,
 }
@@ -154,6 +172,10 @@ impl fmt::Display for Verdict {
 /// A strategy is preferred to simpler ones only if it is faster by this share: predictions are not better than that.
 pub const MARGIN: f64 = 0.01;
 
+/// A step of training becomes a pipeline by itself only if that is predicted to be faster by this share: what is predicted is the turns' work
+/// and what crosses the link, without the waits between turns and what every micro-batch costs anew.
+pub const PIPELINE_MARGIN: f64 = 0.25;
+
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlaceError {
@@ -166,6 +188,18 @@ pub enum PlaceError {
         strategy: Strategy,
         /// Why not.
         reason: String,
+    },
+    /// States are to be kept in parts by devices that do not share rows.
+    #[error(
+        "states can be kept in parts ({states}, --zero {}) where devices share the rows and nothing else: {}, use --split data",
+        states.stage(),
+        asked.map_or("no split is named".to_owned(), |s| format!("the split is `{s}`"))
+    )]
+    Sharding {
+        /// Which states.
+        states: StateSharding,
+        /// The strategy that was named.
+        asked: Option<Strategy>,
     },
     /// Nothing fits.
     #[error("no plan fits into memory: {}", .0.join("; "))]

@@ -1,16 +1,27 @@
 //! The states of all nodes as a cost graph, and its exact minimum.
 
-use super::groups::{Groups, Rules};
-use super::states::{Gathered, Interest, NodeStrategy, State, node_states, param_layouts};
-use crate::cost::{CostModel, NodeWork};
+use super::groups::Groups;
+use super::sharding::{Role, Sharding, StateSharding, roles};
+use super::states::{Gathered, Interest, NodeStrategy, State, Sums, node_states, param_layouts};
+use crate::cost::{CostModel, NodeWork, Transfer};
 use crate::hardware::OpClass;
 use crate::solve::{CostGraph, Infeasible, Limits, NodeIdx, Proof, StateSet};
+use crate::ties::Rules;
 use cranelift_entity::SecondaryMap;
+use intwain_ir::ops::Op;
 use intwain_ir::shard::Layout;
 use intwain_ir::{Graph, NodeId, ParamKind, Value};
 
 /// What runs once when weights load counts this much of what runs every step.
 const PREPARED: f64 = 1e-3;
+
+/// What is asked of the assignments.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) sums: Sums,
+    pub(super) parts: Option<[usize; 2]>,
+    pub(super) sharding: Sharding,
+}
 
 /// Everything that the strategies for two devices share.
 #[derive(Debug)]
@@ -20,7 +31,18 @@ pub(super) struct Space<'a> {
     pub(super) works: SecondaryMap<NodeId, NodeWork>,
     pub(super) rules: Rules,
     pub(super) groups: Groups,
+    pub(super) sums: Sums,
+    /// The parts that were asked for.
+    pub(super) parts: Option<[usize; 2]>,
+    /// Which states a data split keeps in parts.
+    pub(super) sharding: Sharding,
+    /// What each parameter is to the layers.
+    pub(super) roles: Vec<Role>,
     pub(super) prepared: SecondaryMap<Value, bool>,
+    /// How often each value is read.
+    readers: SecondaryMap<Value, usize>,
+    /// Values that depend on weights and on states without rows only: in training, weights are states.
+    pub(super) held: SecondaryMap<Value, bool>,
     pub(super) nodes: SecondaryMap<NodeId, Vec<State>>,
     pub(super) params: Vec<Vec<(Layout, Option<super::groups::Group>)>>,
 }
@@ -42,20 +64,45 @@ pub(super) struct Allowed {
 }
 
 impl<'a> Space<'a> {
-    pub(super) fn new(graph: &'a Graph, model: CostModel<'a>, rules: Rules, groups: Groups) -> Space<'a> {
+    pub(super) fn new(
+        graph: &'a Graph,
+        model: CostModel<'a>,
+        rules: Rules,
+        groups: Groups,
+        Asked { sums, parts, sharding }: Asked,
+    ) -> Space<'a> {
         let works = crate::cost::works(graph);
         let uses = graph.uses();
         let mut nodes = SecondaryMap::new();
+        let mut readers: SecondaryMap<Value, usize> = SecondaryMap::new();
+        for value in graph.values.keys() {
+            readers[value] = uses[value].len();
+        }
         for (id, node) in &graph.nodes {
             let interest = Interest {
                 linear: works[id].class == Some(OpClass::Memory),
                 shared: node.results.iter().any(|r| uses[*r].len() > 1),
             };
-            nodes[id] = node_states(graph, id, &rules, &groups, interest);
+            nodes[id] = node_states(graph, id, &rules, &groups, sums, interest);
         }
         let params = graph.params.iter().map(|p| param_layouts(graph, p.value, &groups)).collect();
-        let prepared = graph.prepared();
-        Space { graph, model, works, rules, groups, prepared, nodes, params }
+        let (prepared, held, roles) = (graph.prepared(), held(graph, &groups), roles(graph, &groups));
+        Space {
+            graph,
+            model,
+            works,
+            rules,
+            groups,
+            sums,
+            parts,
+            sharding,
+            roles,
+            prepared,
+            readers,
+            held,
+            nodes,
+            params,
+        }
     }
 
     /// Every state.
@@ -138,7 +185,7 @@ impl<'a> Space<'a> {
             .collect();
         costs.edge(from, self.index(id), |p, c| match again[c] {
             true => 0.0,
-            false => self.conversion_seconds(arg, &offered[p], wanted[c]),
+            false => self.reading_seconds(id, arg, &offered[p], wanted[c]),
         });
     }
 
@@ -153,6 +200,42 @@ impl<'a> Space<'a> {
         let ty = self.graph.ty(value);
         let once = self.prepared[value] && !crate::cost::transfer(ty, from, to).communicates;
         self.model.reshard(ty, from, to) * if once { PREPARED } else { 1.0 }
+    }
+
+    /// Seconds to convert what a node reads. Of what a tree adds up only the nodes go over the link that the devices can
+    /// make of their parts.
+    fn reading_seconds(&self, id: NodeId, value: Value, from: &Layout, to: &Layout) -> f64 {
+        match self.added_up(id, value, from, to) {
+            Some(moved) => self.model.moving(moved),
+            None if self.is_added_whole(from, to) => {
+                let whole = &Layout::Replicated;
+                self.conversion_seconds(value, from, whole) + self.conversion_seconds(value, whole, to)
+            }
+            None => self.conversion_seconds(value, from, to),
+        }
+    }
+
+    /// Whether sums are made whole before parts of them are read.
+    pub(super) fn is_added_whole(&self, from: &Layout, to: &Layout) -> bool {
+        self.sharding.states == StateSharding::Slots && matches!(from, Layout::Partial(_)) && to.is_split()
+    }
+
+    /// What a conversion moves that becomes an exchange of nodes of a tree.
+    pub(super) fn added_up(&self, id: NodeId, value: Value, from: &Layout, to: &Layout) -> Option<Transfer> {
+        let (Op::TreeSum(_), Layout::Split { dim: 0, sizes }) = (&self.graph.nodes[id].op, from) else { return None };
+        let is_gathered = match to {
+            Layout::Replicated => true,
+            Layout::Split { dim, .. } => *dim != 0,
+            Layout::Partial(_) | Layout::On(_) => false,
+        };
+        if !is_gathered || self.readers[value] != 1 {
+            return None;
+        }
+        let counts = crate::forest::spans(sizes)?.iter().map(Vec::len).collect::<Vec<usize>>();
+        let ty = self.graph.ty(value);
+        let items = ty.with_shape(ty.shape.with(0, counts.iter().sum()));
+        let moved = crate::cost::transfer(&items, &Layout::split(0, counts), to);
+        Some(Transfer { local_bytes: moved.local_bytes + ty.bytes() as f64, ..moved })
     }
 
     /// A state's next value must get the layout of the state itself.
@@ -224,4 +307,23 @@ impl<'a> Space<'a> {
         let spec = &self.model.hardware().devices[device];
         work.seconds(&self.model, spec, self.graph, id, share, bytes)
     }
+}
+
+/// Values that depend on weights and on states without rows only.
+fn held(graph: &Graph, groups: &Groups) -> SecondaryMap<Value, bool> {
+    let mut held = SecondaryMap::new();
+    for p in &graph.params {
+        held[p.value] = match p.kind {
+            ParamKind::Weight { .. } => true,
+            ParamKind::State { .. } => groups.row_dim(graph, p.value).is_none(),
+            ParamKind::Input { .. } => false,
+        };
+    }
+    for node in graph.nodes.values() {
+        let all = node.args.iter().all(|a| held[*a]) && !node.op.is_communication();
+        for r in &node.results {
+            held[*r] = all;
+        }
+    }
+    held
 }

@@ -1,6 +1,8 @@
 //! The states that a node or parameter can be in.
 
-use super::groups::{Group, Groups, Rules};
+use super::groups::{Group, Groups};
+use crate::ties::Rules;
+use intwain_ir::scalar::Reduce;
 use intwain_ir::shard::{FactorKind, Layout, ShardingRule, Sizes};
 use intwain_ir::{Graph, NodeId, Value};
 use std::fmt;
@@ -33,7 +35,7 @@ impl NodeStrategy {
             NodeStrategy::Linear(set) => (0..operands)
                 .map(|i| match set & (1 << i) {
                     0 => Layout::Replicated,
-                    _ => Layout::Partial(intwain_ir::scalar::Reduce::Sum),
+                    _ => Layout::Partial(Reduce::Sum),
                 })
                 .collect(),
             NodeStrategy::On(k) => vec![Layout::On(*k); operands],
@@ -45,7 +47,7 @@ impl NodeStrategy {
         match self {
             NodeStrategy::Whole => vec![Layout::Replicated; results],
             NodeStrategy::Cut { factor, units } => rule.factors[*factor].result_layouts(units),
-            NodeStrategy::Linear(_) => vec![Layout::Partial(intwain_ir::scalar::Reduce::Sum); results],
+            NodeStrategy::Linear(_) => vec![Layout::Partial(Reduce::Sum); results],
             NodeStrategy::On(k) => vec![Layout::On(*k); results],
         }
     }
@@ -102,8 +104,38 @@ pub(super) struct Interest {
     pub(super) shared: bool,
 }
 
+/// Which sums of floating numbers may be divided over the devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sums {
+    /// All.
+    Divided,
+    /// None over rows: results are to be what one device computes.
+    RowsWhole,
+}
+
+impl State {
+    /// Whether the results, or operands, are parts of a sum of floating numbers, which depends on the division.
+    pub(super) fn divides_sums(&self, graph: &Graph, id: NodeId) -> bool {
+        let node = &graph.nodes[id];
+        let values = node.args.iter().zip(&self.operands).chain(node.results.iter().zip(&self.results));
+        values.into_iter().any(|(v, layout)| match layout {
+            Layout::Partial(Reduce::Sum | Reduce::Prod) => graph.ty(*v).dtype.is_float(),
+            Layout::Partial(Reduce::Max | Reduce::Min) | Layout::Replicated | Layout::Split { .. } | Layout::On(_) => {
+                false
+            }
+        })
+    }
+}
+
 /// Every state of a node that two devices can share, at most [`crate::solve::MAX_STATES`].
-pub(super) fn node_states(graph: &Graph, id: NodeId, rules: &Rules, groups: &Groups, interest: Interest) -> Vec<State> {
+pub(super) fn node_states(
+    graph: &Graph,
+    id: NodeId,
+    rules: &Rules,
+    groups: &Groups,
+    sums: Sums,
+    interest: Interest,
+) -> Vec<State> {
     let node = &graph.nodes[id];
     let rule = &rules[id];
     let state = |strategy: NodeStrategy, group| State {
@@ -123,8 +155,9 @@ pub(super) fn node_states(graph: &Graph, id: NodeId, rules: &Rules, groups: &Gro
         let new = state(NodeStrategy::Cut { factor, units }, Some(group));
         let partial_fits = matches!(f.kind, FactorKind::Pass)
             || node.results.iter().zip(&new.results).all(|(v, l)| l.fits(graph.ty(*v), 2));
+        let whole = sums == Sums::RowsWhole && groups.is_rows(group) && new.divides_sums(graph, id);
         let same = |s: &State| s.operands == new.operands && s.results == new.results;
-        if partial_fits && !states.iter().any(same) {
+        if partial_fits && !whole && !states.iter().any(same) {
             states.push(new);
         }
     }

@@ -1,5 +1,6 @@
 use super::*;
-use crate::samples::{check_plan, convnet, hardware, mlp, towers, transformer};
+use crate::Numerics;
+use crate::samples::{check_plan, convnet, hardware, mlp, towers, trained, transformer};
 use intwain_ir::Value;
 
 fn named(strategy: Strategy) -> Options {
@@ -229,4 +230,38 @@ fn any_assignment_of_layouts_computes_the_whole_and_is_proved() {
             }
         }
     }
+}
+
+#[test]
+fn states_in_parts_are_predicted_and_proposed() {
+    let (rows, width) = (4, 1024);
+    let graph = trained(rows, width);
+    let weight = (width * width * 4) as f64;
+    let mut machine = hardware("2xa100-nvlink");
+    let planned = |machine: &Hardware, states: StateSharding, numerics: Numerics| {
+        let sharding = states.into();
+        let options = Options { strategy: Some(Strategy::Data), sharding, numerics, ..Options::default() };
+        Planner::new(&graph, machine, options).plan()
+    };
+    let mut bytes = Vec::new();
+    // Gradients whole move 2, parts 1; variables are gathered behind the update, or where they are read: on the way back
+    // again, but for the last layer's, which is read right away, and the first one's, whose input needs no gradient.
+    let expected = [(6.0, 6.0), (4.5, 9.0), (4.5, 6.0), (3.0, 3.0 + 4.0)];
+    for (states, (held, moves)) in StateSharding::ALL.into_iter().zip(expected) {
+        let plan = planned(&machine, states, Numerics::Free).unwrap();
+        assert_eq!(plan.usage.weight_bytes, [held * weight; 2], "{states}");
+        assert_eq!(plan.proof, Proof::Optimal);
+        bytes.push(plan.usage.peak_bytes[0]);
+        assert_eq!((plan.usage.communication_bytes / weight).round(), moves, "{states}");
+    }
+    assert!(bytes.windows(2).all(|b| b[1] <= b[0]), "{bytes:?}");
+    for device in machine.devices.iter_mut().chain([&mut machine.alone]) {
+        device.memory.value = (bytes[0] + bytes[3]) / 2.0;
+    }
+    let error = planned(&machine, StateSharding::Replicated, Numerics::Free).unwrap_err().to_string();
+    assert!(error.contains("`data` with --zero 3 fits (−0.0"), "{error}");
+    let tensor =
+        Options { strategy: Some(Strategy::Tensor), sharding: StateSharding::Slots.into(), ..Options::default() };
+    let error = Planner::new(&graph, &machine, tensor).plan().unwrap_err();
+    assert!(error.to_string().contains("use --split data"), "{error}");
 }

@@ -1,11 +1,13 @@
 //! What an assignment of layouts needs: memory, traffic and work of each device.
 
 use super::search::{Assignment, Space};
-use crate::cost::transfer;
-use crate::hardware::OpClass;
-use cranelift_entity::SecondaryMap;
+use super::sharding::StateSharding;
+use crate::cost::{Transfer, is_pointwise, transfer};
+use crate::hardware::{DeviceKind, OpClass};
+use cranelift_entity::{EntityRef, SecondaryMap};
 use intwain_ir::shard::Layout;
 use intwain_ir::{Def, ParamKind, Value};
+use std::collections::BTreeMap;
 
 /// What a plan needs of each device and of the link.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,7 +51,7 @@ pub(super) fn usage(space: &Space<'_>, assignment: &Assignment, devices: usize) 
     work(space, assignment, devices, &mut usage);
     weights(space, &of, devices, &mut usage);
     communication(space, assignment, &of, &mut usage);
-    usage.peak_bytes = (0..devices).map(|k| usage.weight_bytes[k] + activations(space, &of, k)).collect();
+    usage.peak_bytes = (0..devices).map(|k| usage.weight_bytes[k] + activations(space, assignment, &of, k)).collect();
     usage
 }
 
@@ -96,7 +98,7 @@ fn weights(space: &Space<'_>, of: &dyn Fn(Value) -> Layout, devices: usize, usag
 /// Every conversion that readers need, once per value and layout. Where some reader needs a value whole, the others take
 /// their parts from the copy, as `reshard` does.
 fn communication(space: &Space<'_>, assignment: &Assignment, of: &dyn Fn(Value) -> Layout, usage: &mut Usage) {
-    let mut wanted: Vec<(Value, Layout)> = Vec::new();
+    let mut wanted: Vec<(Value, Layout, Transfer)> = Vec::new();
     let mut whole: SecondaryMap<Value, bool> = SecondaryMap::new();
     for (id, node) in &space.graph.nodes {
         let layouts = assignment.nodes[id].operand_layouts(&space.rules[id], node.args.len());
@@ -104,32 +106,42 @@ fn communication(space: &Space<'_>, assignment: &Assignment, of: &dyn Fn(Value) 
             whole[*arg] |= to == Layout::Replicated;
             // A node on one device reads a copy that is there.
             if !matches!((&of(*arg), &to), (Layout::Replicated, Layout::On(_))) {
-                wanted.push((*arg, to));
+                let from = of(*arg);
+                let moved = space.added_up(id, *arg, &from, &to);
+                let moved = moved.unwrap_or_else(|| transfer(space.graph.ty(*arg), &from, &to));
+                wanted.push((*arg, to, moved));
             }
         }
     }
     for output in &space.graph.outputs {
         if matches!(of(output.value), Layout::Partial(_)) {
-            wanted.push((output.value, Layout::Replicated));
+            let moved = transfer(space.graph.ty(output.value), &of(output.value), &Layout::Replicated);
+            wanted.push((output.value, Layout::Replicated, moved));
         }
     }
-    let mut done: Vec<(Value, Layout)> = Vec::new();
-    for (value, to) in wanted {
+    for param in &space.graph.params {
+        if let ParamKind::State { next: Some(next) } = param.kind {
+            let to = of(param.value);
+            let moved = transfer(space.graph.ty(next), &of(next), &to);
+            wanted.push((next, to, moved));
+        }
+    }
+    let mut done = Known::new(space);
+    for (value, to, moved) in wanted {
         let from = of(value);
-        let moved = transfer(space.graph.ty(value), &from, &to);
         let is_copied = whole[value] && to != Layout::Replicated && !matches!(from, Layout::On(_));
-        if is_copied || !moved.communicates || done.iter().any(|d| d.0 == value && d.1 == to) {
+        if is_copied || !moved.communicates || done.find(value, &from, &to).is_some() {
             continue;
         }
         usage.communications += 1;
         usage.communication_bytes += moved.total_bytes;
-        done.push((value, to));
+        done.add(value, from, to);
     }
 }
 
 /// Most bytes of activations that live at once on a device; views share the memory of what they show, and fused
-/// pointwise work replaces its operand.
-fn activations(space: &Space<'_>, of: &dyn Fn(Value) -> Layout, device: usize) -> f64 {
+/// pointwise work replaces its operand. Copies in other layouts live from their first reader to their last.
+fn activations(space: &Space<'_>, assignment: &Assignment, of: &dyn Fn(Value) -> Layout, device: usize) -> f64 {
     let graph = space.graph;
     let mut last: SecondaryMap<Value, usize> = SecondaryMap::new();
     let count = graph.nodes.len();
@@ -141,6 +153,12 @@ fn activations(space: &Space<'_>, of: &dyn Fn(Value) -> Layout, device: usize) -
     for output in &graph.outputs {
         last[output.value] = count;
     }
+    let replaced = replaced(space, of);
+    for p in &graph.params {
+        if let ParamKind::State { next: Some(next) } = p.kind {
+            last[next] = if replaced[next] { last[next] } else { count };
+        }
+    }
     // A view keeps what it shows alive.
     for (id, node) in graph.nodes.iter().rev() {
         if is_free(space, id)
@@ -149,26 +167,146 @@ fn activations(space: &Space<'_>, of: &dyn Fn(Value) -> Layout, device: usize) -
             last[arg] = last[arg].max(last[result]);
         }
     }
-    let bytes = |v: Value| if space.prepared[v] { 0.0 } else { space.local_bytes(v, &of(v), device) };
-    let mut ending: Vec<f64> = vec![0.0; count + 1];
-    let mut live = 0.0;
+    let bytes = |v: Value, layout: &Layout| match space.prepared[v] || replaced[v] {
+        true => 0.0,
+        false => space.local_bytes(v, layout, device),
+    };
+    let mut lives = Lives::new(count);
     for param in graph.inputs() {
-        live += bytes(param.value);
-        ending[last[param.value]] += bytes(param.value);
+        lives.add(0, last[param.value], bytes(param.value, &of(param.value)));
     }
-    let mut peak: f64 = live;
     for (at, (id, node)) in graph.nodes.iter().enumerate() {
         if !is_free(space, id) {
             for result in &node.results {
                 debug_assert!(matches!(graph.values[*result].def, Def::Node(..)));
-                live += bytes(*result);
-                ending[last[*result].max(at)] += bytes(*result);
+                lives.add(at, last[*result].max(at), bytes(*result, &of(*result)));
             }
         }
-        peak = peak.max(live);
-        live -= ending[at];
     }
-    peak
+    for copy in copies(space, assignment, of) {
+        lives.add(copy.first, copy.last, space.local_bytes(copy.value, &copy.layout, device));
+    }
+    lives.most()
+}
+
+/// How many bytes live when.
+struct Lives {
+    begins: Vec<f64>,
+    ends: Vec<f64>,
+}
+
+impl Lives {
+    fn new(count: usize) -> Lives {
+        Lives { begins: vec![0.0; count + 1], ends: vec![0.0; count + 1] }
+    }
+
+    fn add(&mut self, first: usize, last: usize, bytes: f64) {
+        self.begins[first] += bytes;
+        self.ends[last] += bytes;
+    }
+
+    fn most(&self) -> f64 {
+        let (mut live, mut most) = (0.0, 0.0f64);
+        for (begins, ends) in self.begins.iter().zip(&self.ends) {
+            live += begins;
+            most = most.max(live);
+            live -= ends;
+        }
+        most
+    }
+}
+
+/// Next values of states that are written in the states' place: CPUs do that with pointwise work.
+fn replaced(space: &Space<'_>, of: &dyn Fn(Value) -> Layout) -> SecondaryMap<Value, bool> {
+    let mut replaced = SecondaryMap::new();
+    if !replaces_states(space) {
+        return replaced;
+    }
+    for p in &space.graph.params {
+        let ParamKind::State { next: Some(next) } = p.kind else { continue };
+        let node = space.graph.def_node(next).map(|id| &space.graph.nodes[id].op);
+        replaced[next] = node.is_some_and(is_pointwise) && of(next) == of(p.value);
+    }
+    replaced
+}
+
+/// Whether next values take the place of states.
+fn replaces_states(space: &Space<'_>) -> bool {
+    space.model.hardware().devices.iter().all(|d| d.kind == DeviceKind::Cpu)
+}
+
+/// Conversions that readers find done, as in `reshard`: variables that are kept in parts are gathered again where others
+/// were gathered since.
+struct Known<'a> {
+    space: &'a Space<'a>,
+    /// The newest conversion of each value to each layout: its number, and how often was gathered before.
+    newest: BTreeMap<(Value, Layout), (usize, usize)>,
+    count: usize,
+    gathers: usize,
+}
+
+impl<'a> Known<'a> {
+    fn new(space: &'a Space<'a>) -> Known<'a> {
+        Known { space, newest: BTreeMap::new(), count: 0, gathers: 0 }
+    }
+
+    fn is_gather(&self, value: Value, from: &Layout, to: &Layout) -> bool {
+        let variables = self.space.sharding.states == StateSharding::Variables;
+        variables && self.space.held[value] && from.is_split() && *to == Layout::Replicated
+    }
+
+    fn find(&self, value: Value, from: &Layout, to: &Layout) -> Option<usize> {
+        let (number, gathers) = *self.newest.get(&(value, to.clone()))?;
+        (!self.is_gather(value, from, to) || gathers == self.gathers).then_some(number)
+    }
+
+    fn add(&mut self, value: Value, from: Layout, to: Layout) {
+        self.gathers += usize::from(self.is_gather(value, &from, &to));
+        self.newest.insert((value, to), (self.count, self.gathers));
+        self.count += 1;
+    }
+}
+
+/// A value in another layout than its definition leaves it in, and between which nodes it is there.
+struct Copy {
+    value: Value,
+    layout: Layout,
+    first: usize,
+    last: usize,
+}
+
+/// What devices gather or exchange for readers, as `reshard` has them do it.
+fn copies(space: &Space<'_>, assignment: &Assignment, of: &dyn Fn(Value) -> Layout) -> Vec<Copy> {
+    let mut copies: Vec<Copy> = Vec::new();
+    let mut known = Known::new(space);
+    for (at, (id, node)) in space.graph.nodes.iter().enumerate() {
+        let layouts = assignment.nodes[id].operand_layouts(&space.rules[id], node.args.len());
+        for (&arg, layout) in node.args.iter().zip(layouts) {
+            if !transfer(space.graph.ty(arg), &of(arg), &layout).communicates {
+                continue;
+            }
+            // Of what a tree adds up few nodes are gathered.
+            if space.added_up(id, arg, &of(arg), &layout).is_some() {
+                continue;
+            }
+            match known.find(arg, &of(arg), &layout) {
+                Some(number) => copies[number].last = at,
+                None => {
+                    known.add(arg, of(arg), layout.clone());
+                    copies.push(Copy { value: arg, layout, first: at, last: at });
+                }
+            }
+        }
+    }
+    for p in &space.graph.params {
+        let ParamKind::State { next: Some(next) } = p.kind else { continue };
+        let layout = of(p.value);
+        if !replaces_states(space) && transfer(space.graph.ty(next), &of(next), &layout).communicates {
+            let made = space.graph.def_node(next).map_or(0, EntityRef::index);
+            copies.push(Copy { value: next, layout, first: made, last: space.graph.nodes.len() });
+        }
+    }
+    copies
 }
 
 /// Whether the result needs no memory of its own: it is a view of the first operand, or made where it is read.

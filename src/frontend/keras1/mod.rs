@@ -20,6 +20,7 @@ mod models;
 mod values;
 mod weights;
 
+pub(super) use values::{constraint, regularizer};
 pub(super) use weights::Writer;
 
 use super::cursor::{At, Fields};

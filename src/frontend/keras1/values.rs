@@ -81,7 +81,8 @@ fn named(at: &At<'_>, arguments: fn(&str) -> Option<Named>) -> Result<Json, Impo
     Ok(Json::Object([class, ("config".to_string(), Json::Object(config))].into_iter().collect()))
 }
 
-fn regularizer(at: &At<'_>) -> Result<Json, ImportError> {
+/// A regulariser as Keras 2 writes it.
+pub(in crate::frontend) fn regularizer(at: &At<'_>) -> Result<Json, ImportError> {
     named(at, |name| match name {
         "WeightRegularizer" | "L1L2Regularizer" | "ActivityRegularizer" | "L1L2" => {
             Some(("L1L2", &[("l1", "l1"), ("l2", "l2")]))
@@ -90,7 +91,8 @@ fn regularizer(at: &At<'_>) -> Result<Json, ImportError> {
     })
 }
 
-fn constraint(at: &At<'_>) -> Result<Json, ImportError> {
+/// A constraint as Keras 2 writes it.
+pub(in crate::frontend) fn constraint(at: &At<'_>) -> Result<Json, ImportError> {
     named(at, |name| match name {
         "MaxNorm" => Some(("MaxNorm", &[("m", "max_value"), ("axis", "axis")])),
         "NonNeg" => Some(("NonNeg", &[])),

@@ -165,6 +165,8 @@ mod tests {
             dtype: DType::F32,
             initializer: Initializer::ZEROS,
             trainable: true,
+            regularizer: None,
+            constraint: None,
         };
         let vars = vec![var("c/kernel", &[2, 2, 1, 2]), var("c/bias", &[2])];
         VarTree { channels, ..VarTree::leaf("Conv2D", "c", true, vars) }

@@ -241,7 +241,8 @@ impl Activation {
                 cx.g.mul(y, scale)?
             }
             Activation::Gelu => {
-                let (half, one, root) = (num(0.5)?, num(1.0)?, num(std::f64::consts::FRAC_1_SQRT_2)?);
+                let root = through_f32(std::f64::consts::FRAC_1_SQRT_2);
+                let (half, one, root) = (num(0.5)?, num(1.0)?, num(root)?);
                 let inner = cx.g.mul(x, root)?;
                 let erf = cx.g.unary(Unary::Erf, inner)?;
                 let sum = cx.g.add(erf, one)?;
@@ -250,7 +251,7 @@ impl Activation {
             }
             Activation::GeluTanh => {
                 let root = (2.0 / std::f64::consts::PI).sqrt();
-                let (half, one, root, cubic) = (num(0.5)?, num(1.0)?, num(root)?, num(0.044_715)?);
+                let (half, one, root, cubic) = (num(0.5)?, num(1.0)?, num(root)?, num(through_f32(0.044_715))?);
                 let square = cx.g.mul(x, x)?;
                 let cube = cx.g.mul(square, x)?;
                 let cube = cx.g.mul(cubic, cube)?;
@@ -347,6 +348,11 @@ impl Activation {
             }
         })
     }
+}
+
+/// A constant as TensorFlow's `gelu` has it in float64, too: it is cast from a float32.
+fn through_f32(x: f64) -> f64 {
+    f64::from(x as f32)
 }
 
 /// Sparsemax as every back end of Keras computes it: max(x − τ, 0), where τ·k + 1 is the sum of the running sums of the k greatest

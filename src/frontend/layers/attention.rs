@@ -9,8 +9,10 @@ use super::build::Builder;
 use super::conv::add_bias;
 use super::core::contract_letters;
 use super::cx::{Cx, Out, T, misfit, unsupported};
+use super::dropout::Lost;
 use super::inputs::{Inputs, Item};
 use super::masks::written;
+use super::penalties::{Said, of_outputs};
 use super::softmax::{Masked, masked_softmax};
 use crate::frontend::cursor::{At, Fields};
 use crate::frontend::file::Generation;
@@ -18,8 +20,8 @@ use crate::frontend::init::Initializer;
 use crate::frontend::weights::Slot;
 
 /// Keys that matter for training only, or say how and not what is computed.
-const NEUTRAL: [&str; 6] =
-    ["seed", "kernel_regularizer", "bias_regularizer", "kernel_constraint", "bias_constraint", "flash_attention"];
+const NEUTRAL: [&str; 5] =
+    ["kernel_regularizer", "bias_regularizer", "kernel_constraint", "bias_constraint", "flash_attention"];
 
 /// What both multi-head layers are called with.
 struct Call {
@@ -62,7 +64,7 @@ impl Call {
     /// How weights are made of masked scores. Keras 3 has a fused way, which it takes where nobody asks for the weights or
     /// drops some of them, and another one; where a mask leaves nothing to a query they differ.
     fn masked(&self, cx: &Cx, fields: &Fields<'_>, rank: usize) -> Out<Masked> {
-        let dropout = fields.opt("dropout").map_or(Ok(0.0), |at| at.f64())?;
+        let dropout = Lost::read(fields)?.rate;
         let robust = fields.bool_or("softmax_robust_masking", false)?;
         Ok(match cx.generation {
             Generation::One | Generation::Two if robust => Masked::Lowest,
@@ -100,6 +102,8 @@ struct Projections {
     kernel: Initializer,
     bias: Initializer,
     use_bias: bool,
+    /// What is said of their results.
+    activity: Option<Said>,
 }
 
 impl Projections {
@@ -108,6 +112,7 @@ impl Projections {
             kernel: initializer(fields, "kernel_initializer", Initializer::glorot_uniform())?,
             bias: initializer(fields, "bias_initializer", Initializer::ZEROS)?,
             use_bias: fields.bool_or("use_bias", true)?,
+            activity: of_outputs(fields),
         })
     }
 
@@ -123,7 +128,11 @@ impl Projections {
     ) -> Out<Value> {
         let part = b.cx.part(Slot::Attribute(slot), "EinsumDense", name, true);
         let outer = b.cx.enter(part);
-        let result = self.project(&mut b.cx, x, inner, out);
+        let mut result = self.project(&mut b.cx, x, inner, out);
+        // The projections of Keras 2 take no notice of it.
+        if let (Ok(y), Some(said), Generation::Three) = (&result, &self.activity, b.cx.generation) {
+            result = b.cx.penalise(said, *y).map(|()| *y);
+        }
         b.cx.enter(outer);
         result
     }
@@ -180,7 +189,8 @@ pub(super) fn multi_head(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) 
     };
     let v = projections.apply(b, "value_dense", "value", call.value.value, 1, &[heads, value_dim])?;
     let mask = mask(&mut b.cx, &call, window)?;
-    let (mut y, scores) = attend(&mut b.cx, [q, k, v], (mask, masked), &axes, 1.0 / (key_dim as f64).sqrt())?;
+    let (scale, lost) = (scale(key_dim), Lost::read(fields)?);
+    let (mut y, scores) = attend(&mut b.cx, [q, k, v], (mask, masked), &axes, scale, lost)?;
     if let Some(gate) = gate {
         let gate = b.cx.g.unary(Unary::Logistic, gate)?;
         y = b.cx.g.mul(y, gate)?;
@@ -188,6 +198,11 @@ pub(super) fn multi_head(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) 
     let out = output.unwrap_or_else(|| vec![*b.cx.dims(call.query.value).last().expect("a query has features")]);
     let value = projections.apply(b, "output_dense", "attention_output", y, 2, &out)?;
     Ok(if call.scores { vec![value.into(), scores.into()] } else { vec![value.into()] })
+}
+
+/// What scores are multiplied by. Keras rounds it to f32 also where it computes in f64.
+fn scale(features: usize) -> f64 {
+    f64::from((1.0 / (features as f64).sqrt()) as f32)
 }
 
 /// Fewer key and value heads than query heads: each serves several queries.
@@ -216,7 +231,8 @@ pub(super) fn grouped_query(b: &mut Builder, fields: &Fields<'_>, inputs: &Input
     let v = projections.apply(b, "value_dense", "value", call.value.value, 1, &[shared, head_dim])?;
     let (k, v) = (repeat_heads(&mut b.cx, k, heads / shared)?, repeat_heads(&mut b.cx, v, heads / shared)?);
     let mask = mask(&mut b.cx, &call, window)?;
-    let (mut y, scores) = attend(&mut b.cx, [q, k, v], (mask, masked), &[1], 1.0 / (head_dim as f64).sqrt())?;
+    let (scale, lost) = (scale(head_dim), Lost::read(fields)?);
+    let (mut y, scores) = attend(&mut b.cx, [q, k, v], (mask, masked), &[1], scale, lost)?;
     if let Some(gate) = gate {
         let gate = b.cx.g.unary(Unary::Logistic, gate)?;
         y = b.cx.g.mul(y, gate)?;
@@ -293,13 +309,15 @@ pub(super) fn positions(
     test(cx, row, column)
 }
 
-/// softmax(scale·q·kᵀ)·v over the attention axes of `[N, axes.., heads, features]`; the weights come along.
+/// softmax(scale·q·kᵀ)·v over the attention axes of `[N, axes.., heads, features]`; the weights come along, before any is
+/// lost.
 fn attend(
     cx: &mut Cx,
     [q, k, v]: [Value; 3],
     (mask, masked): (Option<Value>, Masked),
     axes: &[usize],
     scale: f64,
+    lost: Lost,
 ) -> Out<(Value, Value)> {
     let rank = cx.rank(q);
     let letter = |i: usize| char::from_u32('a' as u32 + i as u32).expect("ranks are small");
@@ -346,6 +364,7 @@ fn attend(
     let mut result = target;
     let features = letter(2 * rank);
     (values[rank - 1], result[rank - 1]) = (features, features);
-    let y = contract_letters(cx, weights, &product, v, &values, &result)?;
+    let left = lost.from(cx, weights)?;
+    let y = contract_letters(cx, left, &product, v, &values, &result)?;
     Ok((y, weights))
 }

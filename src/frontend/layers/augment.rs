@@ -71,7 +71,7 @@ pub(super) fn same(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out
 }
 
 /// The only tensor. Dictionaries with labels and boxes beside the images have rules of their own.
-fn images(inputs: &Inputs) -> Out<Value> {
+pub(super) fn images(inputs: &Inputs) -> Out<Value> {
     match inputs.get(0, "inputs").or_else(|| inputs.named("data")) {
         Some(Item::Dict(_)) => Err(unsupported("augmentation of a dictionary of images, labels and boxes")),
         Some(Item::Tensor(t)) => Ok(t.value),

@@ -13,9 +13,11 @@ use std::path::Path;
 use intwain_ir::{DType, Graph, Param, ParamKind, Rows, Shape, Type, Value};
 
 use super::cx::{Cx, Fail, Out, OwnerId, T, misfit, unsupported};
-use super::forced::{self, Training};
+use super::forced;
 use super::inputs::{Inputs, Item};
 use super::order;
+use super::penalties::{Penalties, Penalty};
+use super::phase::Phase;
 use super::rows::stay_apart;
 use super::{Entry, Import, Support, lookup, nearest_class};
 use crate::frontend::cursor::Fields;
@@ -35,18 +37,30 @@ pub struct ImportOptions {
     pub shapes: BTreeMap<String, Vec<usize>>,
     /// The floating type in place of the file's.
     pub float: Option<DType>,
+    /// What the graph is for.
+    pub phase: Phase,
+    /// When penalties are part of the graph.
+    pub penalties: Penalties,
 }
 
 /// A model as a graph.
 #[derive(Debug)]
 pub struct Imported {
     /// The graph, at stage Imported. Its parameters are the inputs in model order, then the variables in the order of
-    /// `vars`. Inputs are batched where every operation keeps the rows apart from input to output, else whole.
+    /// `vars`, then what is kept from call to call. Inputs are batched where every operation keeps the rows apart from
+    /// input to output, else whole; for training, where the file leaves the rows open.
+    ///
+    /// Variables that a call in training changes are states whose next values are part of the graph, and [`STEP`](super::STEP) is
+    /// the last parameter where something is random.
     pub graph: Graph,
     /// The variables.
     pub vars: VarTree,
     /// The extents of all results of each layer's first call, by the layer's path.
     pub results: BTreeMap<String, Vec<Vec<usize>>>,
+    /// The mask that each output carries, a tensor of the graph.
+    pub masks: Vec<Option<Value>>,
+    /// What layers add to the loss for their results, in the order of calls, where it is wanted.
+    pub penalties: Vec<Penalty>,
 }
 
 /// Names with `_1`, `_2`, … on repeats, passing over what others are called.
@@ -65,6 +79,10 @@ fn unique_names(names: &[&str]) -> Vec<String> {
 /// Builds the graph of a model; `file` is for messages.
 pub fn import(model: &KerasModel, file: &Path, options: &ImportOptions) -> Result<Imported, ImportErrors> {
     let mut imported = build(model, file, options, Ask::AsIs)?;
+    if options.phase != Phase::Inference {
+        // A step of training is a whole: what divides it over devices looks at every operation.
+        return Ok(imported);
+    }
     let rows = imported.graph.inputs().map(|p| imported.graph.shape(p.value).first().copied().unwrap_or(0)).min();
     // A batch of one row looks like any dimension of extent 1, so the question is put to a batch of two.
     let apart = match rows {
@@ -98,7 +116,8 @@ fn build(model: &KerasModel, file: &Path, options: &ImportOptions, ask: Ask) -> 
         ModelKind::Sequential => "Sequential",
         ModelKind::Functional => "Functional",
     };
-    let cx = Cx::new(&model.name, class, model.trainable, model.generation, options.float);
+    let (float, phase) = (options.float, options.phase.clone());
+    let cx = Cx::new(&model.name, class, model.trainable, model.generation, float, phase, options.penalties);
     let rows = rows(model, ask);
     let mut builder = Builder {
         cx,
@@ -185,16 +204,20 @@ impl Builder {
         if inputs.len() < model.inputs.len() {
             return Err(Fail::Placed(Vec::new()));
         }
+        let mut extents = inputs.iter().map(|t| self.cx.g.shape(t.value).first().copied());
+        self.cx.call_rows = extents.next().flatten().filter(|first| extents.all(|e| e == Some(*first)));
         self.declare(model, 0);
         let outputs = self.model(model, 0, &inputs)?;
+        self.problems.extend(self.cx.account.take_refused());
         let Some(outputs) = outputs.filter(|_| self.problems.is_empty()) else { return Err(Fail::Placed(Vec::new())) };
         let names: Vec<&str> = model.outputs.iter().map(|source| model.layer(*source).name.as_str()).collect();
-        for (name, output) in unique_names(&names).iter().zip(outputs) {
+        for (name, output) in unique_names(&names).iter().zip(&outputs) {
             self.cx.g.output(name, output.value);
         }
         let (vars, values) = self.cx.tree();
         let results = std::mem::take(&mut self.results);
-        let mut graph = in_order(&self.cx, &values)?;
+        let (mut graph, map) = in_order(&self.cx, &values)?;
+        let masks = outputs.iter().map(|o| o.mask.map(|mask| map[&mask])).collect();
         if self.counts_rows() {
             // How many rows there are goes into the results: they are not computed in pieces.
             for param in &mut graph.params {
@@ -203,7 +226,9 @@ impl Builder {
                 }
             }
         }
-        Ok(Imported { graph, vars, results })
+        let penalties = self.cx.account.found().iter();
+        let penalties = penalties.map(|p| Penalty { values: map[&p.values], ..p.clone() }).collect();
+        Ok(Imported { graph, vars, results, masks, penalties })
     }
 
     /// Whether an output depends on a tensor that holds extents. Those that only say the shapes of others are gone by now.
@@ -418,10 +443,8 @@ impl Builder {
             }
             LayerBody::Leaf(config) => {
                 let (entry, import) = importable(layer)?;
-                if self.cx.training == Training::Always && forced::tells(&layer.class, config) {
-                    let what = "a call with `training=True`, which holds whatever the model is run for".to_string();
-                    let remedy = Some("call the layer without it, and save the model again");
-                    return Err(Fail::Here(ImportErrorKind::Unsupported { what, remedy }));
+                if self.cx.trains() && forced::differs(&layer.class, config) {
+                    return Err(forced::refused(&self.cx, &layer.class));
                 }
                 self.leaf(layer, (entry, import), config, owner, inputs)
             }
@@ -467,14 +490,14 @@ pub(super) fn element(name: &str) -> Option<DType> {
 }
 
 /// The same graph with the variables in the given order behind the inputs, then what is kept, and ids in the order of
-/// definition.
-fn in_order(cx: &Cx, weights: &[Value]) -> Out<Graph> {
+/// definition; and what became of each value.
+fn in_order(cx: &Cx, weights: &[Value]) -> Out<(Graph, BTreeMap<Value, Value>)> {
     let graph = &cx.g;
     let mut out = Graph::new(&graph.name);
     let mut map: BTreeMap<Value, Value> = BTreeMap::new();
     let params: BTreeMap<Value, &Param> = graph.params.iter().map(|p| (p.value, p)).collect();
     let inputs = graph.inputs().map(|p| p.value);
-    let kept = cx.all_kept().iter().map(|k| k.before);
+    let kept = cx.all_kept().map(|k| k.before);
     for value in inputs.chain(weights.iter().copied()).chain(kept) {
         let param = params.get(&value).expect("all of them are parameters");
         map.insert(value, out.param(&param.name, graph.ty(value).clone(), param.kind.clone()));
@@ -489,9 +512,12 @@ fn in_order(cx: &Cx, weights: &[Value]) -> Out<Graph> {
     for output in &graph.outputs {
         out.output(&output.name, map[&output.value]);
     }
-    let first = out.params.len() - cx.all_kept().len();
-    for (param, kept) in out.params[first..].iter_mut().zip(cx.all_kept()) {
-        param.kind = ParamKind::State { next: Some(map[&kept.now]) };
+    let changed = cx.all_kept().chain(cx.updated()).map(|k| (map[&k.before], map[&k.now]));
+    let changed: BTreeMap<Value, Value> = changed.collect();
+    for param in &mut out.params {
+        if let Some(next) = changed.get(&param.value) {
+            param.kind = ParamKind::State { next: Some(*next) };
+        }
     }
-    Ok(out)
+    Ok((out, map))
 }

@@ -6,6 +6,8 @@ use super::activations::{Activation, Keras2, initializer};
 use super::build::Builder;
 use super::conv::add_bias;
 use super::cx::{Cx, Out};
+use super::lost::{CellLoss, columns_for, products};
+use super::penalties::OfVariables;
 use crate::frontend::cursor::Fields;
 use crate::frontend::file::Generation;
 use crate::frontend::init::Initializer;
@@ -75,12 +77,8 @@ impl Kind {
 }
 
 /// Keys that matter for training only, or say how and not what is computed.
-const NEUTRAL: [&str; 12] = [
-    "dropout",
-    "recurrent_dropout",
-    "seed",
+const NEUTRAL: [&str; 8] = [
     "unroll",
-    "implementation",
     "use_cudnn",
     "kernel_regularizer",
     "recurrent_regularizer",
@@ -100,38 +98,58 @@ pub(super) struct Cell {
     kernel_init: Initializer,
     recurrent_init: Initializer,
     bias_init: Initializer,
+    loss: CellLoss,
+    /// What is said of the variables.
+    said: OfVariables,
 }
 
 /// A cell's variables, as they are used.
 pub(super) struct Variables {
-    /// Contracted with the input.
-    kernel: Value,
-    /// Added to the projected input.
-    input_bias: Option<Value>,
+    /// What projects the input.
+    pub(super) projection: Projection,
     /// Contracted with the states.
     recurrent: Vec<Value>,
     state_bias: Option<Value>,
+    /// What the products of the state see of it.
+    state_masks: Vec<Value>,
 }
 
-impl Variables {
-    /// What projects the input: the kernel, and the bias where there is one.
-    pub(super) fn projection(&self) -> Vec<Value> {
-        std::iter::once(self.kernel).chain(self.input_bias).collect()
+/// What projects an input: a kernel, or one for each mask, and a bias where there is one.
+#[derive(Clone, Debug)]
+pub(super) struct Projection {
+    kernels: Vec<Value>,
+    bias: Option<Value>,
+    masks: Vec<Value>,
+}
+
+impl Projection {
+    /// All of it in a list.
+    pub(super) fn values(&self) -> Vec<Value> {
+        self.kernels.iter().copied().chain(self.bias).chain(self.masks.iter().copied()).collect()
     }
 
-    /// The product of an input and what projects it.
-    pub(super) fn project(cx: &mut Cx, x: Value, projection: &[Value]) -> Out<Value> {
-        let product = cx.g.matmul(x, projection[0])?;
-        projection.get(1).map_or(Ok(product), |&bias| add_bias(cx, product, bias))
+    /// The same of other values in the same order.
+    pub(super) fn among(&self, values: &[Value]) -> Projection {
+        let (kernels, rest) = values.split_at(self.kernels.len());
+        let (bias, masks) = rest.split_at(usize::from(self.bias.is_some()));
+        Projection { kernels: kernels.to_vec(), bias: bias.first().copied(), masks: masks.to_vec() }
+    }
+
+    /// The product of an input `[N, F]`, or of all steps `[N, T, F]`.
+    pub(super) fn apply(&self, cx: &mut Cx, x: Value) -> Out<Value> {
+        let shape = cx.g.shape(x).clone();
+        let own = [0, shape.len() - 1];
+        let masks = self.masks.iter().map(|m| cx.g.broadcast(*m, &shape, &own));
+        let masks = masks.collect::<Result<Vec<_>, _>>()?;
+        let product = products(cx, x, &masks, &self.kernels, |cx, x, kernel| Ok(cx.g.matmul(x, kernel)?))?;
+        self.bias.map_or(Ok(product), |bias| add_bias(cx, product, bias))
     }
 }
 
 /// The bias of gates i, f, c, o where that of the forget gate begins at 1.
 pub(super) fn forget_bias(initializer: Initializer, units: usize) -> Initializer {
-    match initializer {
-        Initializer::Constant(c) => Initializer::Stretches(vec![(units, c), (units, 1.0), (2 * units, c)]),
-        other => other,
-    }
+    let others = |n: usize| (n * units, initializer.clone());
+    Initializer::Stretches(vec![others(1), (units, Initializer::ONES), others(2)])
 }
 
 /// Keras 2's default for the gates' activation is another than Keras 3's.
@@ -154,6 +172,7 @@ impl Cell {
             Family::TwoStates => return Cell::read_test(fields, Kind::Twofold),
         };
         fields.irrelevant(&NEUTRAL);
+        let loss = CellLoss::read(fields, kind.gates())?;
         let units = fields.require("units")?.positive()?;
         let recurrent = match kind {
             Kind::Simple | Kind::Bare | Kind::Twofold => Activation::Linear,
@@ -172,12 +191,15 @@ impl Cell {
             kernel_init: initializer(fields, "kernel_initializer", Initializer::glorot_uniform())?,
             recurrent_init: initializer(fields, "recurrent_initializer", Initializer::Orthogonal { gain: 1.0 })?,
             bias_init: if unit_forget { forget_bias(bias_init, units) } else { bias_init },
+            loss,
+            said: OfVariables::read(fields)?,
         })
     }
 
     /// Reads the configuration of a layer that is CuDNN's, whose activations are fixed.
     pub(super) fn read_cudnn(fields: &Fields<'_>, family: Family) -> Out<Cell> {
         fields.irrelevant(&NEUTRAL);
+        fields.irrelevant(&["dropout", "recurrent_dropout", "seed", "implementation"]);
         let units = fields.require("units")?.positive()?;
         let kind = if family == Family::Lstm { Kind::Lstm } else { Kind::GruAfter };
         let unit_forget = kind == Kind::Lstm && fields.bool_or("unit_forget_bias", true)?;
@@ -191,6 +213,8 @@ impl Cell {
             kernel_init: initializer(fields, "kernel_initializer", Initializer::glorot_uniform())?,
             recurrent_init: initializer(fields, "recurrent_initializer", Initializer::Orthogonal { gain: 1.0 })?,
             bias_init: if unit_forget { forget_bias(bias_init, units) } else { bias_init },
+            loss: CellLoss::default(),
+            said: OfVariables::read(fields)?,
         })
     }
 
@@ -211,6 +235,8 @@ impl Cell {
             kernel_init: Initializer::ONES,
             recurrent_init: Initializer::ONES,
             bias_init: Initializer::ZEROS,
+            loss: CellLoss::default(),
+            said: OfVariables::default(),
         })
     }
 
@@ -230,8 +256,19 @@ impl Cell {
         }
     }
 
-    /// Declares the variables of the current owner.
-    pub(super) fn declare(&self, cx: &mut Cx, features: usize) -> Out<Variables> {
+    /// Declares the variables of the current owner, and draws what is lost of a sequence.
+    pub(super) fn declare(&self, cx: &mut Cx, (rows, features): (usize, usize)) -> Out<Variables> {
+        let outer = cx.account.set_said(self.said.clone());
+        let declared = self.declare_all(cx, features);
+        cx.account.set_said(outer);
+        let mut vars = declared?;
+        let masks = self.loss.draw(cx, self.kind.gates(), &[rows, features], &[rows, self.units])?;
+        vars.projection.kernels = columns_for(cx, vars.projection.kernels[0], &masks.input)?;
+        (vars.projection.masks, vars.state_masks) = (masks.input, masks.state);
+        Ok(vars)
+    }
+
+    fn declare_all(&self, cx: &mut Cx, features: usize) -> Out<Variables> {
         let (u, columns) = (self.units, self.units * self.kind.gates());
         let kernel = cx.var("kernel", &[features, columns], self.kernel_init.clone(), Trainable::Yes)?;
         let mut product = |name: &str| cx.var(name, &[u, columns], self.recurrent_init.clone(), Trainable::Yes);
@@ -241,12 +278,18 @@ impl Cell {
                 vec![product("recurrent_kernel")?]
             }
         };
+        let variables = |recurrent, bias, state_bias| Variables {
+            projection: Projection { kernels: vec![kernel], bias, masks: Vec::new() },
+            recurrent,
+            state_bias,
+            state_masks: Vec::new(),
+        };
         if !self.use_bias {
-            return Ok(Variables { kernel, recurrent, input_bias: None, state_bias: None });
+            return Ok(variables(recurrent, None, None));
         }
         if self.kind != Kind::GruAfter {
             let bias = cx.var("bias", &[columns], self.bias_init.clone(), Trainable::Yes)?;
-            return Ok(Variables { kernel, recurrent, input_bias: Some(bias), state_bias: None });
+            return Ok(variables(recurrent, Some(bias), None));
         }
         // Row 0 is added to the input's product, row 1 to the state's.
         let bias = cx.var("bias", &[2, columns], self.bias_init.clone(), Trainable::Yes)?;
@@ -254,18 +297,38 @@ impl Cell {
             let row = cx.g.slice_dim(bias, 0, r..r + 1)?;
             Ok(cx.g.reshape(row, &Shape::from([columns]))?)
         };
-        Ok(Variables { kernel, recurrent, input_bias: Some(row(0)?), state_bias: Some(row(1)?) })
+        let (of_input, of_state) = (row(0)?, row(1)?);
+        Ok(variables(recurrent, Some(of_input), Some(of_state)))
     }
 
-    /// What every step sees whole.
+    /// What every step sees whole: what the state is contracted with, the bias, the masks.
     pub(super) fn wholes(&self, cx: &mut Cx, vars: &Variables) -> Out<Vec<Value>> {
         let (u, first) = (self.units, vars.recurrent[0]);
-        Ok(match self.kind {
-            Kind::GruBefore => vec![cx.g.slice_dim(first, 1, 0..2 * u)?, cx.g.slice_dim(first, 1, 2 * u..3 * u)?],
-            Kind::Lstm | Kind::GruAfter | Kind::Simple | Kind::Bare | Kind::Twofold => {
-                vars.recurrent.iter().copied().chain(vars.state_bias).collect()
+        let factors = match self.kind {
+            Kind::GruBefore if vars.state_masks.is_empty() => {
+                vec![cx.g.slice_dim(first, 1, 0..2 * u)?, cx.g.slice_dim(first, 1, 2 * u..3 * u)?]
             }
-        })
+            Kind::Lstm | Kind::GruAfter | Kind::GruBefore | Kind::Simple | Kind::Bare => {
+                columns_for(cx, first, &vars.state_masks)?
+            }
+            Kind::Twofold => vars.recurrent.clone(),
+        };
+        Ok(factors.into_iter().chain(vars.state_bias).chain(vars.state_masks.iter().copied()).collect())
+    }
+}
+
+/// What a step makes of the state before it.
+struct Recurrence<'a> {
+    /// One, or one for each mask.
+    factors: &'a [Value],
+    bias: Option<Value>,
+    masks: &'a [Value],
+}
+
+impl Recurrence<'_> {
+    fn product(&self, cx: &mut Cx, h: Value) -> Out<Value> {
+        let product = products(cx, h, self.masks, self.factors, |cx, h, factor| Ok(cx.g.matmul(h, factor)?))?;
+        self.bias.map_or(Ok(product), |bias| add_bias(cx, product, bias))
     }
 }
 
@@ -278,6 +341,7 @@ impl Cell {
     pub(super) fn advance(
         &self,
         cx: &mut Cx,
+        vars: &Variables,
         x: Value,
         states: &[Value],
         wholes: &[Value],
@@ -287,21 +351,23 @@ impl Cell {
             let next = vec![cx.g.add(x, products[0])?, cx.g.add(x, products[1])?];
             return Ok((cx.g.add(next[0], next[1])?, next));
         }
-        let next = self.next(cx, x, states, wholes)?;
+        let (rest, masks) = wholes.split_at(wholes.len() - vars.state_masks.len());
+        let (factors, bias) = rest.split_at(rest.len() - usize::from(vars.state_bias.is_some()));
+        let next = self.next(cx, x, states, &Recurrence { factors, bias: bias.first().copied(), masks })?;
         Ok((next[0], next))
     }
 
     /// The states after a step of a cell that shows its first state.
-    fn next(&self, cx: &mut Cx, x: Value, states: &[Value], wholes: &[Value]) -> Out<Vec<Value>> {
+    fn next(&self, cx: &mut Cx, x: Value, states: &[Value], recurrence: &Recurrence<'_>) -> Out<Vec<Value>> {
         let h = states[0];
         match self.kind {
             Kind::Simple | Kind::Bare | Kind::Twofold => {
-                let product = cx.g.matmul(h, wholes[0])?;
+                let product = recurrence.product(cx, h)?;
                 let sum = cx.g.add(x, product)?;
                 Ok(vec![self.activation.apply(cx, sum)?])
             }
             Kind::Lstm => {
-                let product = cx.g.matmul(h, wholes[0])?;
+                let product = recurrence.product(cx, h)?;
                 let z = cx.g.add(x, product)?;
                 let parts: [Value; 4] = [
                     self.columns(cx, z, 0)?,
@@ -319,10 +385,7 @@ impl Cell {
                 Ok(vec![cx.g.mul(o, shown)?, c])
             }
             Kind::GruAfter => {
-                let mut product = cx.g.matmul(h, wholes[0])?;
-                if let Some(&bias) = wholes.get(1) {
-                    product = add_bias(cx, product, bias)?;
-                }
+                let product = recurrence.product(cx, h)?;
                 let z = self.gate(cx, x, product, 0)?;
                 let r = self.gate(cx, x, product, 1)?;
                 let (from_x, from_h) = (self.columns(cx, x, 2)?, self.columns(cx, product, 2)?);
@@ -331,11 +394,16 @@ impl Cell {
                 self.mix(cx, z, h, sum)
             }
             Kind::GruBefore => {
-                let product = cx.g.matmul(h, wholes[0])?;
+                let (last, gates) = recurrence.factors.split_last().expect("a product of what is reset");
+                let product = Recurrence { factors: gates, ..*recurrence }.product(cx, h)?;
                 let z = self.gate(cx, x, product, 0)?;
                 let r = self.gate(cx, x, product, 1)?;
-                let reset = cx.g.mul(r, h)?;
-                let from_h = cx.g.matmul(reset, wholes[1])?;
+                let left = match recurrence.masks.last() {
+                    Some(&mask) => cx.g.mul(h, mask)?,
+                    None => h,
+                };
+                let reset = cx.g.mul(r, left)?;
+                let from_h = cx.g.matmul(reset, *last)?;
                 let from_x = self.columns(cx, x, 2)?;
                 let sum = cx.g.add(from_x, from_h)?;
                 self.mix(cx, z, h, sum)

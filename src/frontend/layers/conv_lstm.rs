@@ -9,6 +9,7 @@ use super::cells::{forget_bias, gates};
 use super::conv::add_bias;
 use super::cx::{Cx, Out, misfit};
 use super::inputs::Inputs;
+use super::lost::{CellLoss, CellMasks, columns_for, products};
 use super::steps::{Arguments, Step, Walk, Walked, run};
 use super::windows::{Format, Padding, Windows, sizes, sizes_or};
 use crate::frontend::cursor::Fields;
@@ -29,10 +30,7 @@ pub(super) fn conv_lstm_3d(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs
 }
 
 /// Keys that matter for training only, or say how and not what is computed.
-const NEUTRAL: [&str; 9] = [
-    "dropout",
-    "recurrent_dropout",
-    "seed",
+const NEUTRAL: [&str; 6] = [
     "kernel_regularizer",
     "recurrent_regularizer",
     "bias_regularizer",
@@ -52,12 +50,16 @@ struct Cell {
     kernel_init: Initializer,
     recurrent_init: Initializer,
     bias_init: Initializer,
+    loss: CellLoss,
 }
 
+/// A cell's variables, as they are used.
 struct Variables {
-    kernel: Value,
-    recurrent: Value,
+    /// One kernel, or one for each mask.
+    kernels: Vec<Value>,
+    recurrent: Vec<Value>,
     bias: Option<Value>,
+    masks: CellMasks,
 }
 
 fn layer(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize) -> Out {
@@ -82,10 +84,13 @@ fn layer(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize) -> Out
     let image = cx.dims(folded);
     let part = cx.part(Slot::Attribute("cell"), "ConvLSTMCell", "conv_lstm_cell", true);
     let outer = cx.enter(part);
-    let vars = cell.declare(cx, image[n + 1]);
+    let one = [&dims[..1], &image[1..]].concat();
+    let vars = cell.declare(cx, &one);
     cx.enter(outer);
     let vars = vars?;
-    let mut xs = convolve(cx, folded, vars.kernel, &cell.windows, &image[1..=n])?;
+    let masks = vars.masks.input.iter().map(|mask| every_step(cx, *mask, dims[1])).collect::<Out<Vec<_>>>()?;
+    let convolved = |cx: &mut Cx, x, kernel| convolve(cx, x, kernel, &cell.windows, &image[1..=n]);
+    let mut xs = products(cx, folded, &masks, &vars.kernels, convolved)?;
     if let Some(bias) = vars.bias {
         xs = add_bias(cx, xs, bias)?;
     }
@@ -93,9 +98,19 @@ fn layer(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, n: usize) -> Out
     let unfolded: Vec<usize> = dims[..2].iter().chain(&positions).copied().chain([4 * cell.filters]).collect();
     let xs = cx.g.reshape(xs, &Shape::from(unfolded))?;
     let format = cell.format;
-    let step = ConvStep { cell, positions, recurrent: vars.recurrent };
+    let step = ConvStep { cell, positions, recurrent: vars.recurrent, masks: vars.masks.state };
     let walked = run(b, &walk, &step, xs, &args)?;
     Ok(in_format(&mut b.cx, &walk, format, walked)?.results(&walk, &args))
+}
+
+/// `[N, ..]` as `[N·T, ..]`, the same in all steps.
+fn every_step(cx: &mut Cx, mask: Value, steps: usize) -> Out<Value> {
+    let dims = cx.dims(mask);
+    let wide = [&dims[..1], &[steps], &dims[1..]].concat();
+    let own: Vec<usize> = (0..wide.len()).filter(|d| *d != 1).collect();
+    let repeated = cx.g.broadcast(mask, &Shape::from(wide), &own)?;
+    let folded = [&[dims[0] * steps], &dims[1..]].concat();
+    Ok(cx.g.reshape(repeated, &Shape::from(folded))?)
 }
 
 /// What a walk gives, in the format of the layer.
@@ -116,6 +131,7 @@ fn in_format(cx: &mut Cx, walk: &Walk, format: Format, walked: Walked) -> Out<Wa
 impl Cell {
     fn read(b: &Builder, fields: &Fields<'_>, n: usize) -> Out<Cell> {
         fields.irrelevant(&NEUTRAL);
+        let loss = CellLoss::read_apart(fields)?;
         let filters = fields.require("filters")?.positive()?;
         let bias_init = initializer(fields, "bias_initializer", Initializer::ZEROS)?;
         let unit_forget = fields.bool_or("unit_forget_bias", true)?;
@@ -134,12 +150,27 @@ impl Cell {
             kernel_init: initializer(fields, "kernel_initializer", Initializer::glorot_uniform())?,
             recurrent_init: initializer(fields, "recurrent_initializer", Initializer::Orthogonal { gain: 1.0 })?,
             bias_init: if unit_forget { forget_bias(bias_init, filters) } else { bias_init },
+            loss,
         })
     }
 
-    /// Declares the variables of the current owner.
-    fn declare(&self, cx: &mut Cx, channels: usize) -> Out<Variables> {
-        let f = self.filters;
+    /// Extents of the images of states and outputs, for those of a step's.
+    fn positions(&self, image: &[usize]) -> Out<Vec<usize>> {
+        let n = image.len() - 2;
+        let pads = self.windows.pads(&image[1..=n])?;
+        let of = |d: usize| {
+            let reach = (self.windows.size[d] - 1) * self.windows.dilation[d] + 1;
+            let padded = image[d + 1] as i64 + pads[d].0 + pads[d].1;
+            let free = usize::try_from(padded - reach as i64).map_err(|_| misfit("windows larger than the images"))?;
+            Ok(free / self.windows.stride[d] + 1)
+        };
+        (0..n).map(of).collect()
+    }
+
+    /// Declares the variables of the current owner, and draws what is lost of a sequence. `image` is a step's, with rows
+    /// and channels.
+    fn declare(&self, cx: &mut Cx, image: &[usize]) -> Out<Variables> {
+        let (f, channels) = (self.filters, image[image.len() - 1]);
         let shape = |from: usize| -> Vec<usize> { self.windows.size.iter().copied().chain([from, 4 * f]).collect() };
         let kernel = cx.var("kernel", &shape(channels), self.kernel_init.clone(), Trainable::Yes)?;
         let recurrent = cx.var("recurrent_kernel", &shape(f), self.recurrent_init.clone(), Trainable::Yes)?;
@@ -147,7 +178,11 @@ impl Cell {
             true => Some(cx.var("bias", &[4 * f], self.bias_init.clone(), Trainable::Yes)?),
             false => None,
         };
-        Ok(Variables { kernel, recurrent, bias })
+        let state = [&image[..1], &self.positions(image)?, &[f]].concat();
+        let masks = self.loss.draw(cx, 4, image, &state)?;
+        let kernels = columns_for(cx, kernel, &masks.input)?;
+        let recurrent = columns_for(cx, recurrent, &masks.state)?;
+        Ok(Variables { kernels, recurrent, bias, masks })
     }
 }
 
@@ -168,7 +203,9 @@ struct ConvStep {
     cell: Cell,
     /// Extents of the images of states and outputs.
     positions: Vec<usize>,
-    recurrent: Value,
+    recurrent: Vec<Value>,
+    /// What the products of the state see of it.
+    masks: Vec<Value>,
 }
 
 impl Step for ConvStep {
@@ -185,7 +222,7 @@ impl Step for ConvStep {
     }
 
     fn wholes(&self) -> Vec<Value> {
-        vec![self.recurrent]
+        self.recurrent.iter().chain(&self.masks).copied().collect()
     }
 
     fn advance(&self, cx: &mut Cx, x: Value, states: &[Value], wholes: &[Value]) -> Out<(Value, Vec<Value>)> {
@@ -193,7 +230,9 @@ impl Step for ConvStep {
         let ones = vec![1; n];
         let size = self.cell.windows.size.clone();
         let same = Windows { size, stride: ones.clone(), dilation: ones, padding: Padding::Same };
-        let product = convolve(cx, states[0], wholes[0], &same, &self.positions)?;
+        let (kernels, masks) = wholes.split_at(self.recurrent.len());
+        let convolved = |cx: &mut Cx, h, kernel| convolve(cx, h, kernel, &same, &self.positions);
+        let product = products(cx, states[0], masks, kernels, convolved)?;
         let z = cx.g.add(x, product)?;
         let f = self.cell.filters;
         let part = |cx: &mut Cx, i: usize| cx.g.slice_dim(z, n + 1, i * f..(i + 1) * f);

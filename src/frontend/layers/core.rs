@@ -200,28 +200,6 @@ pub(super) fn identity(_: &mut Builder, _: &Fields<'_>, inputs: &Inputs) -> Out 
     inputs.many()
 }
 
-/// Dropout layers pass their input on outside of training.
-pub(super) fn dropout(_: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
-    let rate = fields.opt_any(&["rate", "p"]);
-    if let Some(rate) = rate {
-        rate.f64()?;
-    }
-    fields.irrelevant(&["noise_shape", "seed", "data_format"]);
-    Ok(vec![inputs.one()?])
-}
-
-pub(super) fn gaussian_noise(_: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
-    fields.opt_any(&["stddev", "sigma"]).map(|at| at.f64()).transpose()?;
-    fields.irrelevant(&["seed"]);
-    Ok(vec![inputs.one()?])
-}
-
-pub(super) fn stochastic_depth(_: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
-    fields.opt_any(&["drop_path_rate", "survival_probability"]).map(|at| at.f64()).transpose()?;
-    fields.irrelevant(&["seed"]);
-    Ok(vec![inputs.one()?])
-}
-
 pub(super) fn activity_regularization(_: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     fields.irrelevant(&["l1", "l2"]);
     Ok(vec![inputs.one()?])

@@ -12,7 +12,10 @@ use crate::frontend::file::Generation;
 use crate::frontend::init::Initializer;
 use crate::frontend::weights::{Channels, Slot, VarSpec, VarTree};
 
+use super::penalties::{Account, Penalties};
+use super::phase::Phase;
 use super::policy::{Policies, Policy};
+use super::spectral::Spectral;
 
 /// A tensor of the model with the mask Keras would carry along with it.
 #[derive(Clone, Copy, Debug)]
@@ -120,6 +123,20 @@ pub(crate) struct Cx {
     places: BTreeMap<(OwnerId, String), Vec<OwnerId>>,
     owner: OwnerId,
     kept: Vec<Kept>,
+    /// Variables that training changes by itself.
+    updated: Vec<Kept>,
+    /// The kernel that is normalised when its layer reads it.
+    pub(super) spectral: Option<Spectral>,
+    /// Rows of the call, where the model's inputs agree on them.
+    pub(super) call_rows: Option<usize>,
+    /// How often each layer has drawn random numbers, by its path.
+    pub(super) draws: BTreeMap<String, u64>,
+    /// The number of the call, where something is random.
+    pub(super) step: Option<Kept>,
+    /// What the model is imported for.
+    pub(crate) phase: Phase,
+    /// What is added to the loss.
+    pub(crate) account: Account,
 }
 
 /// A tensor that is kept from one call of the model to the next.
@@ -138,7 +155,15 @@ const MAX_ELEMENTS: usize = 1 << 36;
 
 impl Cx {
     /// An import of a model, whose owner is 0.
-    pub(crate) fn new(name: &str, class: &str, trainable: bool, generation: Generation, float: Option<DType>) -> Cx {
+    pub(crate) fn new(
+        name: &str,
+        class: &str,
+        trainable: bool,
+        generation: Generation,
+        float: Option<DType>,
+        phase: Phase,
+        penalties: Penalties,
+    ) -> Cx {
         let root = Owner {
             slot: Slot::Listed("layers"),
             class: class.to_string(),
@@ -154,7 +179,7 @@ impl Cx {
         let dtype = float.unwrap_or(DType::F32);
         let (g, taken_off, training) = (Graph::new(name), BTreeSet::new(), Training::AsRun);
         let (variable, sublayers, owners) = (dtype, None, vec![root]);
-        let (places, kept, extents) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let (places, kept, extents, updated) = (BTreeMap::new(), Vec::new(), Vec::new(), Vec::new());
         Cx {
             g,
             generation,
@@ -169,6 +194,13 @@ impl Cx {
             places,
             owner: 0,
             kept,
+            updated,
+            account: Account::new(penalties, &phase),
+            spectral: None,
+            call_rows: None,
+            draws: BTreeMap::new(),
+            step: None,
+            phase,
         }
     }
 
@@ -295,10 +327,22 @@ impl Cx {
         initializer: Initializer,
         trainable: Trainable,
     ) -> Out<Value> {
+        let held = self.held(dtype, name, shape, initializer, trainable)?;
+        self.normalised(name, held)
+    }
+
+    fn held(
+        &mut self,
+        dtype: DType,
+        name: &str,
+        shape: &[usize],
+        initializer: Initializer,
+        trainable: Trainable,
+    ) -> Out<Value> {
         let path = self.below(name);
         if let Some((spec, value)) = self.owners[self.owner].vars.iter().find(|(spec, _)| spec.path == path) {
             return match spec.shape == shape {
-                true => Ok(*value),
+                true => Ok(self.updated.iter().find(|k| k.before == *value).map_or(*value, |k| k.now)),
                 false => Err(misfit(format!(
                     "a shared layer's `{name}` has the shape {:?} in its first call and {shape:?} in another",
                     spec.shape
@@ -312,9 +356,50 @@ impl Cx {
         let trains = self.owners[self.owner].trains && trainable == Trainable::Yes;
         let frozen = if trains { Trainable::Yes } else { Trainable::Frozen };
         let value = self.g.weight(&path, Type::new(dtype, Shape::from(shape)), frozen);
-        let spec = VarSpec { path, shape: shape.to_vec(), dtype, initializer, trainable: trainable == Trainable::Yes };
+        let (regularizer, constraint) = self.account.of_variable(name);
+        let (shape, trainable) = (shape.to_vec(), trainable == Trainable::Yes);
+        let spec = VarSpec { path, shape, dtype, initializer, trainable, regularizer, constraint };
         self.owners[self.owner].vars.push((spec, value));
         Ok(value)
+    }
+
+    /// Gives a variable of the current owner, which must be declared, the value that it has behind this call.
+    pub(crate) fn update(&mut self, name: &str, next: Value) -> Out<()> {
+        let path = self.below(name);
+        let (spec, before) = self.owners[self.owner]
+            .vars
+            .iter()
+            .find(|(spec, _)| spec.path == path)
+            .expect("a layer declares its variables before it changes them");
+        let (dtype, before) = (spec.dtype, *before);
+        let now = self.g.cast(dtype, next)?;
+        match self.updated.iter_mut().find(|k| k.before == before) {
+            Some(known) => known.now = now,
+            None => self.updated.push(Kept { path, before, now }),
+        }
+        Ok(())
+    }
+
+    /// A variable of the current owner, which must be declared, as it is now.
+    pub(super) fn updated_var(&mut self, dtype: DType, name: &str) -> Out<Value> {
+        let path = self.below(name);
+        let known = self.owners[self.owner].vars.iter().find(|(spec, _)| spec.path == path);
+        let (_, before) = known.expect("a layer declares its variables before it reads them");
+        let now = self.updated.iter().find(|k| k.before == *before).map_or(*before, |k| k.now);
+        Ok(self.g.cast(dtype, now)?)
+    }
+
+    /// Whether the current owner and all around it train.
+    pub(super) fn unfrozen(&self) -> bool {
+        self.owners[self.owner].trains
+    }
+
+    /// Variables that a call changes by itself. Only training keeps what layers change that always behave as in training.
+    pub(crate) fn updated(&self) -> &[Kept] {
+        match self.phase {
+            Phase::Training(_) => &self.updated,
+            Phase::Inference => &[],
+        }
     }
 
     /// A tensor of the current owner that is kept from call to call, and its qualified name. A shared layer that is called
@@ -336,9 +421,9 @@ impl Cx {
         }
     }
 
-    /// What is kept from call to call.
-    pub(crate) fn all_kept(&self) -> &[Kept] {
-        &self.kept
+    /// What is kept from call to call, the number of the call last.
+    pub(crate) fn all_kept(&self) -> impl Iterator<Item = &Kept> {
+        self.kept.iter().chain(&self.step)
     }
 
     /// Says how many variables of its parts Keras stores once more before the current owner's own.
@@ -355,6 +440,11 @@ impl Cx {
     pub(crate) fn low_rank(&mut self, fields: &Fields<'_>, kernel: &[usize]) -> Out<()> {
         fields.irrelevant(&["lora_alpha"]);
         if let Some(rank) = fields.opt("lora_rank") {
+            if self.phase != Phase::Inference {
+                let what = "training the factors of `lora_rank` in place of the kernel".to_string();
+                let remedy = Some("take `lora_rank` away to train the kernel itself; files hold the product merged");
+                return Err(rank.error(ImportErrorKind::Unsupported { what, remedy }).into());
+            }
             let (rows, columns) = kernel.split_at(kernel.len() - 1);
             let factors = (rows.iter().product::<usize>() + columns[0]).saturating_mul(rank.positive()?);
             self.owners[self.owner].factors = factors;

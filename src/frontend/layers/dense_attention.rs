@@ -7,6 +7,7 @@ use super::activations::softmax_over;
 use super::attention::positions;
 use super::build::Builder;
 use super::cx::{Cx, Fail, Out, T, misfit, unsupported};
+use super::dropout::Lost;
 use super::inputs::{Inputs, Item};
 use super::masks::{spread, values};
 use crate::frontend::cursor::Fields;
@@ -19,11 +20,11 @@ struct Simple {
     k: T,
     causal: bool,
     scores: bool,
+    lost: Lost,
 }
 
 impl Simple {
     fn read(fields: &Fields<'_>, inputs: &Inputs) -> Out<Simple> {
-        fields.irrelevant(&["dropout", "seed"]);
         let tensors = inputs.many()?;
         let (q, v, k) = match tensors.as_slice() {
             [q, v] => (*q, *v, *v),
@@ -38,7 +39,7 @@ impl Simple {
         }
         // Keras 2 has the flag in the configuration.
         let causal = fields.bool_or("causal", false)? || inputs.flag("use_causal_mask")?;
-        Ok(Simple { q, v, k, causal, scores: inputs.flag("return_attention_scores")? })
+        Ok(Simple { q, v, k, causal, scores: inputs.flag("return_attention_scores")?, lost: Lost::read(fields)? })
     }
 
     fn finish(&self, cx: &mut Cx, scores: Value) -> Out {
@@ -71,6 +72,8 @@ impl Simple {
             scores = cx.g.select(mask, scores, lowered)?;
         }
         let weights = softmax_over(cx, scores, &[rank - 1])?;
+        // Unlike the layers with projections these give the weights that are left.
+        let weights = self.lost.from(cx, weights)?;
         let batch = (0..rank - 2).map(|d| (d, d)).collect();
         let op = intwain_ir::ops::Contract { batch, contract: vec![(rank - 1, rank - 2)] };
         let mut y = cx.g.push(op, &[weights, self.v.value])?;

@@ -1,7 +1,9 @@
-//! Calls of Keras 2 that say `training=True`, which holds whatever the model is run for. Keras 3 writes the argument too and
-//! lets the model's own overrule it.
+//! Calls of Keras 2 that say `training=True` or `training=False`, which holds whatever the model is run for. Keras 3 writes
+//! the argument too and lets the model's own overrule it.
 
+use super::cx::{Cx, Fail};
 use super::inputs::{Inputs, Item};
+use crate::frontend::error::ImportErrorKind;
 use crate::frontend::file::Generation;
 use crate::frontend::json::Json;
 
@@ -12,6 +14,8 @@ pub(crate) enum Training {
     AsRun,
     /// Always.
     Always,
+    /// Never.
+    Never,
 }
 
 impl Training {
@@ -20,14 +24,26 @@ impl Training {
         match inputs.kwargs.get("training") {
             _ if generation == Generation::Three => self,
             Some(Item::Const(Json::Bool(true) | Json::Int(1))) => Training::Always,
-            Some(Item::Const(Json::Bool(false) | Json::Int(0))) => Training::AsRun,
+            Some(Item::Const(Json::Bool(false) | Json::Int(0))) => Training::Never,
             Some(_) | None => self,
         }
     }
 }
 
-/// Whether a layer with this configuration behaves otherwise in training.
-pub(super) fn tells(class: &str, config: &Json) -> bool {
+/// Layers called random whose training is imported, or no other than inference.
+const BUILT: [&str; 8] = [
+    "RandomBrightness",
+    "RandomContrast",
+    "RandomCrop",
+    "RandomFlip",
+    "RandomFourierFeatures",
+    "RandomRotation",
+    "RandomTranslation",
+    "RandomZoom",
+];
+
+/// Whether a layer with this configuration does something in training that is not imported.
+pub(super) fn differs(class: &str, config: &Json) -> bool {
     let positive = |keys: &[&str]| {
         let number = |key: &&str| match config.get(key) {
             Some(Json::Float(x)) => *x > 0.0,
@@ -37,11 +53,22 @@ pub(super) fn tells(class: &str, config: &Json) -> bool {
         keys.iter().any(number)
     };
     match class {
-        "BatchNormalization" | "BatchNormalizationV1" | "SyncBatchNormalization" => {
-            config.get("trainable") != Some(&Json::Bool(false))
-        }
-        "SpectralNormalization" => true,
-        _ if class.starts_with("Random") => true,
-        _ => positive(&["rate", "p", "stddev", "sigma", "dropout", "recurrent_dropout", "dropout_W", "dropout_U"]),
+        "AugMix" | "CutMix" | "Equalization" | "MixUp" | "RandAugment" | "Solarization" => true,
+        _ if class.starts_with("Random") => !BUILT.contains(&class),
+        _ => positive(&["dropout_W", "dropout_U"]),
     }
+}
+
+/// Why such a layer cannot be imported.
+pub(super) fn refused(cx: &Cx, class: &str) -> Fail {
+    let (what, remedy) = match cx.training {
+        Training::Always => (
+            format!("a call of {class} with `training=True`, which holds whatever the model is run for"),
+            "call the layer without it, and save the model again",
+        ),
+        Training::AsRun | Training::Never => {
+            (format!("what {class} does in training"), "apply it to the data, and train the model without it")
+        }
+    };
+    Fail::Here(ImportErrorKind::Unsupported { what, remedy: Some(remedy) })
 }

@@ -8,6 +8,7 @@ mod adaptive;
 mod attention;
 mod audio;
 mod augment;
+mod batch_norm;
 mod build;
 mod cells;
 mod conv;
@@ -15,17 +16,22 @@ mod conv_lstm;
 mod core;
 mod cx;
 mod dense_attention;
+mod dropout;
 mod forced;
 mod hashing;
 mod image;
 mod inputs;
 mod legacy;
 mod local;
+mod lost;
 mod masks;
 mod merge;
+mod noise;
 mod norm;
 mod ops;
 mod order;
+mod penalties;
+mod phase;
 mod policy;
 mod pool;
 mod preprocessing;
@@ -34,13 +40,17 @@ mod rows;
 mod shape;
 mod shapes;
 mod softmax;
+mod spectral;
 mod steps;
 mod tables;
 mod tf;
+mod transform;
 mod windows;
 mod wrappers;
 
 pub use build::{ImportOptions, Imported, import};
+pub use penalties::{Penalties, Penalty};
+pub use phase::{Phase, STEP, Statistics, TrainingPhase};
 pub use shapes::{Extent, ResultShapes, result_shapes, variables};
 
 use build::Builder;
@@ -128,7 +138,7 @@ const CLASSES: &[Entry] = &[
     layer("AdaptiveMaxPooling3D", adaptive::max_3d),
     layer("Add", merge::add).or(&["add"]).masks(Masks::Merge),
     layer("AdditiveAttention", dense_attention::additive).masks(Masks::Query),
-    passing("AlphaDropout", core::dropout),
+    passing("AlphaDropout", dropout::alpha_dropout),
     layer("Attention", dense_attention::dot_product).masks(Masks::Query),
     layer("AugMix", augment::cast),
     layer("AutoContrast", augment::auto_contrast),
@@ -136,7 +146,7 @@ const CLASSES: &[Entry] = &[
     layer("AveragePooling1D", pool::average_1d).or(&["AvgPool1D"]),
     layer("AveragePooling2D", pool::average_2d).or(&["AvgPool2D"]),
     layer("AveragePooling3D", pool::average_3d).or(&["AvgPool3D"]),
-    passing("BatchNormalization", norm::batch).or(&["BatchNormalizationV1", "SyncBatchNormalization"]),
+    passing("BatchNormalization", batch_norm::batch).or(&["BatchNormalizationV1", "SyncBatchNormalization"]),
     layer("Bidirectional", wrappers::bidirectional),
     layer("CategoryEncoding", preprocessing::category_encoding),
     layer("CenterCrop", image::center_crop),
@@ -169,7 +179,7 @@ const CLASSES: &[Entry] = &[
     layer("Deconvolution2D", conv::deconvolution_2d),
     layer("Discretization", preprocessing::discretization),
     layer("Dot", merge::dot),
-    passing("Dropout", core::dropout),
+    passing("Dropout", dropout::dropout),
     passing("ELU", activations::elu),
     layer("EinsumDense", core::einsum_dense),
     layer("Embedding", core::embedding),
@@ -179,8 +189,8 @@ const CLASSES: &[Entry] = &[
     layer("GRU", recurrent::gru).masks(Masks::Sequence),
     layer("GRUCell", recurrent::gru_cell),
     layer("GroupedQueryAttention", attention::grouped_query).or(&["GroupQueryAttention"]).masks(Masks::Query),
-    passing("GaussianDropout", core::dropout),
-    passing("GaussianNoise", core::gaussian_noise),
+    passing("GaussianDropout", dropout::gaussian_dropout),
+    passing("GaussianNoise", dropout::gaussian_noise),
     layer("GlobalAveragePooling1D", pool::global_average_1d).or(&["GlobalAvgPool1D"]),
     layer("GlobalAveragePooling2D", pool::global_average).or(&["GlobalAvgPool2D"]),
     layer("GlobalAveragePooling3D", pool::global_average).or(&["GlobalAvgPool3D"]),
@@ -223,14 +233,14 @@ const CLASSES: &[Entry] = &[
     layer("RNN", recurrent::rnn).masks(Masks::Sequence),
     layer("RMSNormalization", norm::rms),
     layer("RandAugment", augment::cast),
-    layer("RandomBrightness", augment::same),
+    layer("RandomBrightness", transform::random_brightness),
     layer("RandomColorDegeneration", augment::same),
     layer("RandomColorJitter", augment::same),
-    layer("RandomContrast", augment::same),
-    layer("RandomCrop", augment::random_crop),
+    layer("RandomContrast", transform::random_contrast),
+    layer("RandomCrop", transform::random_cutout),
     layer("RandomElasticTransform", augment::cast),
     layer("RandomErasing", augment::cast),
-    layer("RandomFlip", augment::cast),
+    layer("RandomFlip", transform::random_flip),
     layer("RandomFourierFeatures", core::random_fourier_features),
     layer("RandomGaussianBlur", augment::cast),
     layer("RandomGrayscale", augment::same),
@@ -239,13 +249,13 @@ const CLASSES: &[Entry] = &[
     layer("RandomInvert", augment::same),
     layer("RandomPerspective", augment::cast),
     layer("RandomPosterization", augment::same),
-    layer("RandomRotation", augment::cast),
+    layer("RandomRotation", transform::random_rotation),
     layer("RandomSaturation", augment::same),
     layer("RandomSharpness", augment::cast),
     layer("RandomShear", augment::cast),
-    layer("RandomTranslation", augment::cast),
+    layer("RandomTranslation", transform::random_translation),
     layer("RandomWidth", augment::cast),
-    layer("RandomZoom", augment::cast),
+    layer("RandomZoom", transform::random_zoom),
     passing("ReLU", activations::relu),
     layer("RepeatVector", shape::repeat_vector),
     layer("Rescaling", norm::rescaling).masks(Masks::PassInThree),
@@ -260,12 +270,12 @@ const CLASSES: &[Entry] = &[
     layer("SimpleRNNCell", recurrent::simple_rnn_cell),
     passing("Softmax", softmax::softmax),
     layer("Solarization", augment::cast),
-    passing("SpatialDropout1D", core::dropout),
-    passing("SpatialDropout2D", core::dropout),
-    passing("SpatialDropout3D", core::dropout),
-    layer("SpectralNormalization", wrappers::spectral_normalization),
+    passing("SpatialDropout1D", dropout::spatial_dropout),
+    passing("SpatialDropout2D", dropout::spatial_dropout),
+    passing("SpatialDropout3D", dropout::spatial_dropout),
+    layer("SpectralNormalization", spectral::spectral_normalization),
     layer("StackedRNNCells", recurrent::stacked_cells),
-    layer("StochasticDepth", core::stochastic_depth),
+    layer("StochasticDepth", dropout::stochastic_depth),
     refused("StringLookup", STRINGS, BEFORE),
     layer("Subtract", merge::subtract).masks(Masks::Merge),
     layer("SlicingOpLambda", tf::slicing),

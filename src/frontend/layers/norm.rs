@@ -16,12 +16,12 @@ use crate::frontend::init::Initializer;
 use crate::frontend::json::Json;
 
 /// A vector along one dimension of a tensor.
-fn along(cx: &mut Cx, v: Value, x: Value, dim: usize) -> Out<Value> {
+pub(super) fn along(cx: &mut Cx, v: Value, x: Value, dim: usize) -> Out<Value> {
     let shape = cx.g.shape(x).clone();
     Ok(cx.g.broadcast(v, &shape, &[dim])?)
 }
 
-fn axes(fields: &Fields<'_>, default: i64) -> Result<Vec<i64>, ImportError> {
+pub(super) fn axes(fields: &Fields<'_>, default: i64) -> Result<Vec<i64>, ImportError> {
     match fields.opt("axis") {
         None => Ok(vec![default]),
         Some(at) => at.one_or_many().iter().map(At::int).collect(),
@@ -29,64 +29,7 @@ fn axes(fields: &Fields<'_>, default: i64) -> Result<Vec<i64>, ImportError> {
 }
 
 /// Constraints and regularisers matter for training only: training reads them from the model file.
-const TRAINING: [&str; 4] = ["beta_regularizer", "gamma_regularizer", "beta_constraint", "gamma_constraint"];
-
-/// x·scale + shift with scale = γ/√(σ² + ε) and shift = β − μ·scale, as Keras folds it.
-pub(super) fn batch(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
-    let x = inputs.one()?;
-    // Moving statistics and the mask are for training.
-    fields.irrelevant(&["momentum", "fused", "synchronized", "renorm_clipping", "renorm_momentum"]);
-    fields.irrelevant(&TRAINING);
-    let renorm = fields.bool_or("renorm", false)?;
-    fields.neutral("virtual_batch_size", &[])?;
-    fields.neutral("adjustment", &[])?;
-    inputs.tensor(1, "mask")?;
-    let epsilon = fields.f64_or("epsilon", 1e-3)?;
-    let (center, scale) = (fields.bool_or("center", true)?, fields.bool_or("scale", true)?);
-    let &[axis] = axes(fields, -1)?.as_slice() else { return Err(unsupported("normalisation over several axes")) };
-    let dim = b.cx.axis(axis, b.cx.rank(x.value))?;
-    let value = b.cx.for_statistics(x.value)?;
-    let channels = b.cx.dims(value)[dim];
-    let read = |key, default| initializer(fields, key, default);
-    let (gamma_init, beta_init) =
-        (read("gamma_initializer", Initializer::ONES)?, read("beta_initializer", Initializer::ZEROS)?);
-    let mean_init = read("moving_mean_initializer", Initializer::ZEROS)?;
-    let variance_init = read("moving_variance_initializer", Initializer::ONES)?;
-    let cx = &mut b.cx;
-    // Keras 2 holds them in at least f32.
-    if cx.generation == Generation::Two {
-        cx.variable = cx.variable.accumulator();
-    }
-    let dtype = cx.g.ty(value).dtype;
-    let mut var = |name, init, trainable| cx.var_as(dtype, name, &[channels], init, trainable);
-    let gamma = if scale { Some(var("gamma", gamma_init, Trainable::Yes)?) } else { None };
-    let beta = if center { Some(var("beta", beta_init, Trainable::Yes)?) } else { None };
-    let mean = var("moving_mean", mean_init.clone(), Trainable::Frozen)?;
-    let variance = var("moving_variance", variance_init.clone(), Trainable::Frozen)?;
-    if renorm {
-        // What training corrects by; inference takes the moving statistics.
-        var("moving_stddev", variance_init.clone(), Trainable::Frozen)?;
-        var("renorm_mean", mean_init, Trainable::Frozen)?;
-        var("renorm_stddev", variance_init, Trainable::Frozen)?;
-    }
-
-    let shape = Shape::from([channels]);
-    let epsilon = cx.g.full(dtype, epsilon, &shape)?;
-    let sum = cx.g.add(variance, epsilon)?;
-    let mut factor = cx.g.unary(Unary::Rsqrt, sum)?;
-    if let Some(gamma) = gamma {
-        factor = cx.g.mul(factor, gamma)?;
-    }
-    let offset = cx.g.mul(mean, factor)?;
-    let shift = match beta {
-        Some(beta) => cx.g.sub(beta, offset)?,
-        None => cx.g.unary(Unary::Neg, offset)?,
-    };
-    let (factor, shift) = (along(cx, factor, value, dim)?, along(cx, shift, value, dim)?);
-    let scaled = cx.g.mul(value, factor)?;
-    let y = cx.g.add(scaled, shift)?;
-    Ok(vec![T { value: cx.g.cast(cx.dtype, y)?, mask: x.mask }])
-}
+pub(super) const TRAINING: [&str; 4] = ["beta_regularizer", "gamma_regularizer", "beta_constraint", "gamma_constraint"];
 
 pub(super) fn layer(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     let x = inputs.one()?;
@@ -125,7 +68,7 @@ pub(super) fn layer(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Ou
     Ok(vec![T { value: cx.of_statistics(y, x.value)?, mask: x.mask }])
 }
 
-fn mean(cx: &mut Cx, x: Value, dims: &[usize]) -> Out<Value> {
+pub(super) fn mean(cx: &mut Cx, x: Value, dims: &[usize]) -> Out<Value> {
     let n: usize = dims.iter().map(|&d| cx.dims(x)[d]).product();
     let sum = cx.g.reduce_keep(Reduce::Sum, x, dims)?;
     let ty = cx.g.ty(sum).clone();
@@ -250,7 +193,8 @@ fn numbers(cx: &mut Cx, at: &At<'_>) -> Out<Value> {
     if values.len() != shape.iter().product::<usize>() {
         return Err(at.expected("lists of one length").into());
     }
-    let elements = values.iter().map(|&v| intwain_ir::Scalar::from_f64(cx.dtype, v)).collect();
+    // Keras makes f32 of them before it makes the layer's type of them, f64 included.
+    let elements = values.iter().map(|&v| intwain_ir::Scalar::from_f64(cx.dtype, f64::from(v as f32))).collect();
     Ok(cx.g.push(intwain_ir::ops::Constant { shape: Shape::from(shape), elements }, &[])?)
 }
 

@@ -51,7 +51,8 @@ fn cudnn(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, family: Family) 
         return Err(misfit("takes no mask, as CuDNN does not"));
     }
     let features = features(&b.cx, args.x)?;
-    let vars = cell.declare(&mut b.cx, features)?;
+    let (rows, _) = args.extents(&b.cx);
+    let vars = cell.declare(&mut b.cx, (rows, features))?;
     let stack = Stack::new(&mut b.cx, vec![(cell, vars)])?;
     stack.walk(b, &walk, &args)
 }
@@ -141,7 +142,7 @@ fn place(b: &Builder, at: &At<'_>, slot: Slot) -> Out<(Place, Policy)> {
 
 impl Cells {
     /// Declares the cells' variables below the current owner.
-    fn declare(self, cx: &mut Cx, mut features: usize) -> Out<Stack> {
+    fn declare(self, cx: &mut Cx, (rows, mut features): (usize, usize)) -> Out<Stack> {
         let outer = cx.owner();
         let below = match &self.stack {
             Some(name) => cx.part(Slot::Attribute("cell"), "StackedRNNCells", name, true),
@@ -152,7 +153,7 @@ impl Cells {
             cx.enter(below);
             let part = cx.part(place.slot, place.class, &place.name, true);
             cx.enter(part);
-            let vars = place.cell.declare(cx, features);
+            let vars = place.cell.declare(cx, (rows, features));
             cx.enter(outer);
             features = place.cell.units;
             cells.push((place.cell, vars?));
@@ -173,7 +174,8 @@ fn walk(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, cells: Cells) -> 
     let walk = Walk::read(fields)?;
     let args = Arguments::read(b, inputs)?;
     let features = features(&b.cx, args.x)?;
-    let stack = cells.declare(&mut b.cx, features)?;
+    let (rows, _) = args.extents(&b.cx);
+    let stack = cells.declare(&mut b.cx, (rows, features))?;
     stack.walk(b, &walk, &args)
 }
 
@@ -190,7 +192,7 @@ impl Stack {
         for (i, (cell, vars)) in cells.iter().enumerate() {
             let mut own = cell.wholes(cx, vars)?;
             if i > 0 {
-                own.extend(vars.projection());
+                own.extend(vars.projection.values());
             }
             wholes.push(own);
         }
@@ -199,7 +201,7 @@ impl Stack {
 
     /// The product of the lowest cell's input.
     fn project(&self, cx: &mut Cx, x: Value) -> Out<Value> {
-        Variables::project(cx, x, &self.cells[0].1.projection())
+        self.cells[0].1.projection.apply(cx, x)
     }
 
     fn walk(&self, b: &mut Builder, walk: &Walk, args: &Arguments) -> Out {
@@ -237,10 +239,10 @@ impl Step for Stack {
             let (own, others) = wholes.split_at(self.wholes[i].len());
             let (before, above) = states.split_at(cell.states());
             (wholes, states) = (others, above);
-            let projection = if i > 0 { vars.projection().len() } else { 0 };
+            let projection = if i > 0 { vars.projection.values().len() } else { 0 };
             let (own, projection) = own.split_at(own.len() - projection);
-            let projected = if i > 0 { Variables::project(cx, output, projection)? } else { output };
-            let (shown, new) = cell.advance(cx, projected, before, own)?;
+            let projected = if i > 0 { vars.projection.among(projection).apply(cx, output)? } else { output };
+            let (shown, new) = cell.advance(cx, vars, projected, before, own)?;
             output = shown;
             next.extend(new);
         }
@@ -263,8 +265,8 @@ pub(super) fn simple_rnn_cell(b: &mut Builder, fields: &Fields<'_>, inputs: &Inp
 /// A cell called as a layer: one step, from an input and the states before it to the output and the states behind it.
 fn cell(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, family: Family) -> Out {
     let cell = Cell::read(b, fields, family)?;
-    one_step(b, inputs, |cx, features| {
-        let vars = cell.declare(cx, features)?;
+    one_step(b, inputs, |cx, extents| {
+        let vars = cell.declare(cx, extents)?;
         Stack::new(cx, vec![(cell, vars)])
     })
 }
@@ -272,10 +274,10 @@ fn cell(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs, family: Family) -
 /// Cells on top of each other, called as a layer.
 pub(super) fn stacked_cells(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     let cells = Cells { stack: None, ..stacked(b, fields, Beside::Layer)? };
-    one_step(b, inputs, |cx, features| cells.declare(cx, features))
+    one_step(b, inputs, |cx, extents| cells.declare(cx, extents))
 }
 
-fn one_step(b: &mut Builder, inputs: &Inputs, declare: impl FnOnce(&mut Cx, usize) -> Out<Stack>) -> Out {
+fn one_step(b: &mut Builder, inputs: &Inputs, declare: impl FnOnce(&mut Cx, (usize, usize)) -> Out<Stack>) -> Out {
     let x = inputs.one()?;
     let states = inputs.get(1, "states").map(Item::tensors).unwrap_or_default();
     let cx = &mut b.cx;
@@ -284,7 +286,7 @@ fn one_step(b: &mut Builder, inputs: &Inputs, declare: impl FnOnce(&mut Cx, usiz
         return Err(misfit(format!("takes a tensor of rank 2, its input has the shape {:?}", cx.dims(x))));
     };
     let states = states.iter().map(|s| cx.floating(s.value)).collect::<Out<Vec<_>>>()?;
-    let stack = declare(cx, features)?;
+    let stack = declare(cx, (rows, features))?;
     let want: Vec<Vec<usize>> = stack.states().iter().map(|s| [&[rows], s.as_slice()].concat()).collect();
     let found: Vec<Vec<usize>> = states.iter().map(|s| cx.dims(*s)).collect();
     if want != found {

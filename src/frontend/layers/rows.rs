@@ -21,7 +21,7 @@ enum Place {
     Mixed,
 }
 
-const FIRST: Place = Place::Along(FactorDim { dim: 0, unit: 1 });
+const FIRST: Place = Place::Along(FactorDim::new(0, 1));
 
 /// Whether the rows of all inputs come out of all outputs apart from each other. The batch has at least two rows, so that
 /// it cannot be taken for another dimension of extent 1.
@@ -77,7 +77,7 @@ fn passed(graph: &Graph, rule: &ShardingRule, node: &Node, args: &[Place]) -> Ve
             continue;
         }
         let place = |cut: &Option<FactorDim>| match cut {
-            Some(cut) => Place::Along(FactorDim { dim: cut.dim, unit: cut.unit * units }),
+            Some(cut) => Place::Along(FactorDim::new(cut.dim, cut.unit * units)),
             None => Place::Mixed,
         };
         return factor.results.iter().map(place).collect();

@@ -11,6 +11,8 @@ use intwain_ir::{DType, Graph, Rows, Shape, Type, Value};
 use super::build::Builder;
 use super::cx::{Cx, Out, T, misfit, unsupported};
 use super::inputs::{Inputs, Item};
+use super::penalties::Penalties;
+use super::phase::Phase;
 use crate::frontend::cursor::Fields;
 use crate::frontend::file::Generation;
 use crate::frontend::json::Json;
@@ -288,7 +290,7 @@ fn steps_first(cx: &mut Cx, x: Value) -> Out<Value> {
 
 /// The graph of one step, for these initial states and sequences.
 fn body(cx: &Cx, walk: &Walk, step: &impl Step, shown: Shown, (states, sequences): (&[Value], &[Value])) -> Out<Graph> {
-    let mut inner = Cx::new("step", "", true, cx.generation, cx.float);
+    let mut inner = Cx::new("step", "", true, cx.generation, cx.float, Phase::Inference, Penalties::InTraining);
     inner.dtype = cx.dtype;
     inner.g.origin = cx.g.origin.clone();
     let mut input = |name: String, ty: Type, rows| inner.g.input(&name, ty, rows);

@@ -2,15 +2,14 @@
 
 use intwain_ir::ops::{Concat, Reverse};
 use intwain_ir::scalar::Reduce;
-use intwain_ir::{Shape, Trainable, Value};
+use intwain_ir::{Shape, Value};
 
 use super::build::Builder;
-use super::cx::{Cx, Out, T, misfit, unsupported};
+use super::cx::{Cx, Out, OwnerId, T, misfit, unsupported};
 use super::inputs::{Inputs, Item};
 use super::steps::halves;
 use crate::frontend::cursor::Fields;
 use crate::frontend::file::Generation;
-use crate::frontend::init::{Distribution, Initializer};
 use crate::frontend::json::Json;
 use crate::frontend::model::{Layer, LayerBody};
 use crate::frontend::weights::Slot;
@@ -136,7 +135,61 @@ pub(super) fn bidirectional(b: &mut Builder, fields: &Fields<'_>, inputs: &Input
     Ok(out)
 }
 
-/// A layer applied to every step: steps become rows.
+/// Whether a layer, or one inside it, takes statistics of what it is given in training: it matters what is given together.
+fn takes_statistics(layer: &Layer) -> bool {
+    fn says(json: &Json) -> bool {
+        let of_statistics = |json: &Json| match json.get("class_name") {
+            Some(Json::String(class)) => STATISTICS.contains(&class.as_str()),
+            Some(_) | None => false,
+        };
+        match json {
+            Json::Object(map) => of_statistics(json) || map.values().any(says),
+            Json::Array(items) => items.iter().any(says),
+            Json::Null | Json::Bool(_) | Json::Int(_) | Json::Float(_) | Json::String(_) => false,
+        }
+    }
+    match &layer.body {
+        LayerBody::Leaf(config) => STATISTICS.contains(&layer.class.as_str()) || says(config),
+        LayerBody::Model(inner) => inner.layers.iter().any(takes_statistics),
+        LayerBody::Input(_) => false,
+    }
+}
+
+const STATISTICS: [&str; 3] = ["BatchNormalization", "SyncBatchNormalization", "SpectralNormalization"];
+
+/// The wrapped layer called for one step after the other, as Keras 3 does. `None` where all steps at once give the same.
+fn step_by_step(b: &mut Builder, inner: &Layer, owner: OwnerId, x: T, explicit: Option<Value>) -> Out<Option<T>> {
+    if b.cx.generation != Generation::Three || !b.cx.trains() || !takes_statistics(inner) {
+        return Ok(None);
+    }
+    let mut steps = Vec::new();
+    for at in 0..b.cx.dims(x.value)[1] {
+        let value = step(&mut b.cx, x.value, at)?;
+        let mask = explicit.or(x.mask).map(|mask| step(&mut b.cx, mask, at)).transpose()?;
+        let outputs = b.layer(inner, owner, &Inputs::single(T { value, mask }))?;
+        let &[y] = outputs.as_slice() else {
+            return Err(unsupported("a layer of several results inside TimeDistributed, in training"));
+        };
+        let mut dims = b.cx.dims(y.value);
+        dims.insert(1, 1);
+        steps.push(b.cx.g.reshape(y.value, &Shape::from(dims))?);
+    }
+    let value = match steps.as_slice() {
+        [one] => *one,
+        steps => b.cx.g.push(Concat { dim: 1 }, steps)?,
+    };
+    Ok(Some(T { value, mask: explicit.or(x.mask) }))
+}
+
+/// `[N, T, ..]` at one step.
+fn step(cx: &mut Cx, x: Value, at: usize) -> Out<Value> {
+    let mut dims = cx.dims(x);
+    let x = cx.g.slice_dim(x, 1, at..at + 1)?;
+    dims.remove(1);
+    Ok(cx.g.reshape(x, &Shape::from(dims))?)
+}
+
+/// A layer applied to every step: steps become rows, unless the layer in training tells steps apart.
 pub(super) fn time_distributed(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
     let given = inputs.many()?;
     let explicit = inputs.tensor(2, "mask")?.map(|m| m.value);
@@ -147,6 +200,12 @@ pub(super) fn time_distributed(b: &mut Builder, fields: &Fields<'_>, inputs: &In
     let &[n, steps, ..] = dims.as_slice() else {
         return Err(misfit(format!("takes a tensor of rank 2 or more, its input has the shape {dims:?}")));
     };
+    if let [x] = given.as_slice()
+        && let Some(y) = step_by_step(b, &inner, owner, *x, explicit)?
+    {
+        return Ok(vec![y]);
+    }
+    let cx = &mut b.cx;
     let outer_mask = explicit.or(given[0].mask);
     let mut rows = Vec::new();
     for x in &given {
@@ -162,7 +221,7 @@ pub(super) fn time_distributed(b: &mut Builder, fields: &Fields<'_>, inputs: &In
         [one] => Inputs::single(*one),
         many => Inputs::new(vec![Item::List(many.iter().map(|t| Item::Tensor(*t)).collect())], Default::default()),
     };
-    let outputs = b.layer(&inner, owner, &call)?;
+    let outputs = b.step_by_step(steps, &inner.path, |b| b.layer(&inner, owner, &call))?;
     let cx = &mut b.cx;
     let mut out = Vec::new();
     for y in outputs {
@@ -201,28 +260,4 @@ fn per_step(cx: &mut Cx, mask: Value) -> Out<Value> {
     }
     // A sum of booleans is `any`.
     Ok(cx.g.reduce(Reduce::Sum, mask, &further)?)
-}
-
-/// Outside of training the wrapped layer as it is; the vector that training keeps is a variable all the same.
-pub(super) fn spectral_normalization(b: &mut Builder, fields: &Fields<'_>, inputs: &Inputs) -> Out {
-    fields.irrelevant(&["power_iterations"]);
-    let inner = b.inner_layer(fields, "layer")?;
-    let part = b.declare_inner(&inner, Slot::Attribute("layer"));
-    let x = inputs.one()?;
-    let mut outputs = b.layer(&inner, part, &Inputs::single(x))?;
-    let cx = &mut b.cx;
-    let columns = ["kernel", "embeddings"].iter().find_map(|name| cx.var_shape(part, name)?.last().copied());
-    let columns = columns.ok_or_else(|| unsupported(format!("spectral normalisation of {}", inner.class)))?;
-    let normal = Initializer::Random { distribution: Distribution::TruncatedNormal, a: 0.0, b: 0.02 };
-    cx.var("vector_u", &[1, columns], normal, Trainable::Frozen)?;
-    // The wrapper holds the wrapped layer's kernel as its own too.
-    cx.repeats(1);
-    if cx.generation == Generation::Three {
-        // Keras 3 gives the type of the input, also where that is one of integers.
-        let dtype = cx.g.ty(x.value).dtype;
-        for y in &mut outputs {
-            y.value = cx.g.cast(dtype, y.value)?;
-        }
-    }
-    Ok(outputs)
 }

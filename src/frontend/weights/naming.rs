@@ -56,16 +56,51 @@ pub(super) fn by_position(tree: &VarTree, source: &WeightSource) -> Result<Vec<S
         false => &[Dialect::Current],
     };
     let attempts = candidates.iter().map(|dialect| {
-        let (mut keys, mut repeated) = (Vec::new(), BTreeSet::new());
-        positions(tree, "", *dialect, &present, &mut keys, &mut repeated);
-        (keys, repeated)
+        let mut found = Positions::default();
+        positions(tree, "", *dialect, &present, &mut found);
+        found
     });
-    let attempts: Vec<(Vec<String>, BTreeSet<String>)> = attempts.collect();
-    let complete = attempts.iter().position(|(keys, _)| keys.iter().all(|k| present.contains(k.as_str())));
-    let (keys, repeated) = attempts.into_iter().nth(complete.unwrap_or(0)).expect("there is at least one candidate");
+    let attempts: Vec<Positions> = attempts.collect();
+    let complete = attempts.iter().position(|found| found.keys.iter().all(|k| present.contains(k.as_str())));
+    let found = attempts.into_iter().nth(complete.unwrap_or(0)).expect("there is at least one candidate");
     let weights: Vec<&str> = all.iter().map(String::as_str).filter(|k| !is_state(k)).collect();
-    settle(&keys, &weights, |key| repeated.contains(key))?;
-    Ok(keys)
+    settle(&found.keys, &weights, |key| found.repeated.iter().any(|(again, _)| again == key))?;
+    Ok(found.keys)
+}
+
+/// Where a file of Keras 3 has what a tree holds.
+#[derive(Debug, Default)]
+pub(crate) struct Positions {
+    /// The key of every variable, in the order of [`VarTree::flatten`].
+    pub(crate) keys: Vec<String>,
+    /// Keys under which variables are stored once more, and which these are.
+    pub(crate) repeated: Vec<(String, usize)>,
+    /// The group of every layer and model, also of those without variables, and its path in the model.
+    pub(crate) groups: Vec<(String, String)>,
+}
+
+impl Positions {
+    /// Where Keras 3 stores what a tree holds.
+    pub(crate) fn of(tree: &VarTree) -> Positions {
+        let mut found = Positions::default();
+        positions(tree, "", Dialect::Current, &BTreeSet::new(), &mut found);
+        found
+    }
+}
+
+/// The variables of each layer of the outermost model by their places in [`VarTree::flatten`], in the order in which files
+/// of topology list them: those that train before the others.
+pub(crate) fn topology(tree: &VarTree) -> Vec<(&VarTree, Vec<usize>)> {
+    let mut first = tree.vars.len();
+    let layer = |layer| {
+        let vars = VarTree::visit(layer, tree.trainable);
+        let mut order: Vec<usize> = (0..vars.len()).collect();
+        order.sort_by_key(|&i| !vars[i].trainable);
+        order.iter_mut().for_each(|i| *i += first);
+        first += vars.len();
+        (layer, order)
+    };
+    tree.parts.iter().map(layer).collect()
 }
 
 /// What a `.weights.h5` holds beside weights: the optimizer, metrics, and the states of random generators.
@@ -75,14 +110,7 @@ fn is_state(key: &str) -> bool {
     !in_layers || key.split('/').any(|part| part.ends_with("seed_generator") || part == "random_generator")
 }
 
-fn positions(
-    tree: &VarTree,
-    path: &str,
-    dialect: Dialect,
-    present: &BTreeSet<&str>,
-    keys: &mut Vec<String>,
-    repeated: &mut BTreeSet<String>,
-) {
+fn positions(tree: &VarTree, path: &str, dialect: Dialect, present: &BTreeSet<&str>, found: &mut Positions) {
     let join = |name: &str| if path.is_empty() { name.to_string() } else { format!("{path}/{name}") };
     // Keras stores trainable variables before the others; the tree keeps creation order.
     let mut order: Vec<usize> = (0..tree.vars.len()).collect();
@@ -95,8 +123,10 @@ fn positions(
             _ => join(&format!("vars/{}", tree.repeated + stored)),
         };
     }
-    repeated.extend((0..tree.repeated).map(|stored| join(&format!("vars/{stored}"))));
-    keys.extend(own);
+    let parts = found.keys.len() + own.len();
+    found.repeated.extend((0..tree.repeated).map(|stored| (join(&format!("vars/{stored}")), parts + stored)));
+    found.keys.extend(own);
+    found.groups.push((join("vars"), tree.path.clone()));
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for part in &tree.parts {
         let group = match part.slot {
@@ -105,7 +135,11 @@ fn positions(
                 // tf.keras keeps the projections of attention layers in private attributes.
                 let private = join(&format!("_{name}"));
                 let below = |group: &str| present.iter().any(|k| k.starts_with(&format!("{group}/")));
-                if !below(&plain) && below(&private) { private } else { plain }
+                // Keras 3 gives those of multi-head attention public names but for the gate, and those of grouped
+                // queries none: what counts where no file says it.
+                let unnamed = name == "gate_dense" || tree.class.ends_with("QueryAttention");
+                let is_private = if present.is_empty() { unnamed && name.ends_with("_dense") } else { below(&private) };
+                if is_private && !below(&plain) { private } else { plain }
             }
             Slot::Listed(list) => {
                 let list = match (list, dialect) {
@@ -121,7 +155,7 @@ fn positions(
                 join(&format!("{list}/{name}"))
             }
         };
-        positions(part, &group, dialect, present, keys, repeated);
+        positions(part, &group, dialect, present, found);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The facts of a placement.
 
+use super::super::TrainingReport;
 use super::super::plan::CandidateReport;
 use serde::Serialize;
 
@@ -34,6 +35,9 @@ pub struct PlacementReport {
     pub communications: Vec<CommunicationReport>,
     /// Every strategy that was considered.
     pub candidates: Vec<CandidateReport>,
+    /// Where it is a step of training.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub training: Option<TrainingReport>,
 }
 
 /// What one device holds and does.

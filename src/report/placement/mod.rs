@@ -48,6 +48,7 @@ pub fn placement(compiled: &Compiled, hardware: &Hardware, asked: Option<Strateg
         totals,
         communications,
         candidates: candidates(&compiled.plan, asked),
+        training: None,
     }
 }
 

@@ -30,7 +30,11 @@ impl fmt::Display for PlacementReport {
         writeln!(f)?;
         writeln!(f)?;
         let text = table(&self.candidates).to_string();
-        f.write_str(text.trim_end())
+        f.write_str(text.trim_end())?;
+        match &self.training {
+            Some(training) => write!(f, "\n\n{training}\n\n{}", training.state_table().trim_end()),
+            None => Ok(()),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::runtime::device::{Device, DeviceError, LoadError};
 use crate::runtime::links::Links;
 use intwain_codegen::schedule::gpu::FLAG_BYTES;
 use intwain_passes::listing::Stream;
-use intwain_passes::program::{Binding, BufferId, DeviceProgram, Home};
+use intwain_passes::program::{Binding, BufferId, DeviceProgram};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -158,7 +158,7 @@ impl Device for GpuDevice {
         };
         let moves = main.program.states.iter().filter_map(|(state, next)| Some((state, (*next)?)));
         let (kept, made): (Vec<_>, Vec<_>) =
-            moves.partition(|(_, next)| main.program.buffers[next.0 as usize].home == Home::Persistent);
+            moves.partition(|(_, next)| main.program.buffers[next.0 as usize].home.is_kept());
         let mut leaving = Vec::new();
         for &(state, next) in &kept {
             let mut data = vec![0u8; main.ty(next).bytes()];

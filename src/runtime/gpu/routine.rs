@@ -170,7 +170,7 @@ impl Routine {
     pub(super) fn address(&self, id: BufferId) -> Address {
         let b = &self.program.buffers[id.0 as usize];
         match b.home {
-            Home::Persistent => self.persistent.at.after(b.offset),
+            Home::Persistent | Home::State => self.persistent.at.after(b.offset),
             Home::Arena => self.arena.at.after(b.offset),
         }
     }

@@ -12,7 +12,7 @@ use crate::isa::Isa;
 use crate::pack::Transpose;
 
 /// Arguments of one micro-kernel call. Strides are in elements.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Tile<T> {
     /// `A[0, 0]`.
     pub(crate) a: *const T,
@@ -36,11 +36,33 @@ pub(crate) struct Tile<T> {
     pub(crate) columns: usize,
     /// Whether the chains go on from C.
     pub(crate) load: bool,
+    /// What becomes of the chains.
+    pub(crate) end: End<T>,
+}
+
+/// What a tile does with its chains after the last k. Subtrees are matrices of whole vectors whose rows are `pitch` apart.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct End<T> {
+    /// Whether a zero is added first, as zeros multiplied beyond the end of k would be.
+    pub(crate) fill: bool,
+    /// Subtrees to which the chains are added, one after another.
+    pub(crate) joins: usize,
+    pub(crate) join: *const *mut T,
+    pub(crate) pitch: isize,
+    /// The subtree that is written; null where C is.
+    pub(crate) to: *mut T,
+}
+
+impl<T> End<T> {
+    /// Chains that are written to C as they are.
+    pub(crate) fn in_place() -> End<T> {
+        End { fill: false, joins: 0, join: std::ptr::null(), pitch: 0, to: std::ptr::null_mut() }
+    }
 }
 
 /// # Safety
 /// The processor supports the kernel's instructions; A, B (whole vectors, masked or not) and the rows and columns of C
-/// that the tile names are readable, and those of C writable.
+/// that the tile names are readable, and those of C writable; so are whole vectors of the subtrees it names.
 pub(crate) type Kernel<T> = unsafe fn(&Tile<T>);
 
 /// How A lies in memory.
@@ -74,6 +96,11 @@ impl<T> Kernels<T> {
     /// Most rows of a tile.
     pub(crate) fn rows(&self) -> usize {
         self.widths[0].kernels.len()
+    }
+
+    /// Most columns of a tile.
+    pub(crate) fn columns(&self) -> usize {
+        self.widths.iter().map(|w| w.vectors * self.lanes).max().unwrap_or(0)
     }
 
     /// Columns of a panel of B.

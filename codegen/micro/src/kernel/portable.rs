@@ -39,9 +39,20 @@ macro_rules! portable_kernel {
                         b = b.wrapping_offset(t.b_step);
                     }
                 }
-                for (acc, row) in acc.iter().zip(rows) {
-                    for (j, lane) in acc.as_flattened().iter().enumerate().take(t.columns) {
-                        *t.c.offset(row + j as isize) = *lane;
+                let end = &t.end;
+                for (r, (acc, row)) in acc.iter_mut().zip(rows).enumerate() {
+                    let part = r as isize * end.pitch;
+                    for (j, lane) in acc.as_flattened_mut().iter_mut().enumerate().take(t.columns) {
+                        if end.fill {
+                            *lane += 0.0;
+                        }
+                        for join in 0..end.joins {
+                            *lane += *(*end.join.add(join)).offset(part + j as isize);
+                        }
+                        match end.to.is_null() {
+                            true => *t.c.offset(row + j as isize) = *lane,
+                            false => *end.to.offset(part + j as isize) = *lane,
+                        }
                     }
                 }
             }

@@ -23,7 +23,7 @@ macro_rules! rows {
 
 macro_rules! vector_kernel {
     ($name:ident, $t:ty, $feature:literal, $lanes:literal, $zero:ident, $splat:ident, $read:ident, $write:ident,
-     $fma:ident, $mask:ident, $masked_read:ident, $masked_write:ident) => {
+     $fma:ident, $add:ident, $mask:ident, $masked_read:ident, $masked_write:ident) => {
         /// # Safety
         /// See [`Kernel`](super::Kernel).
         #[target_feature(enable = $feature)]
@@ -66,6 +66,28 @@ macro_rules! vector_kernel {
                         }
                         b = b.wrapping_offset(t.b_step);
                     }
+                }
+                let end = &t.end;
+                if end.fill {
+                    for acc in acc.as_flattened_mut() {
+                        *acc = $add(*acc, $zero());
+                    }
+                }
+                for join in 0..end.joins {
+                    let part = *end.join.add(join);
+                    for (r, acc) in acc.iter_mut().enumerate() {
+                        for (v, acc) in acc.iter_mut().enumerate() {
+                            *acc = $add($read(part.offset(r as isize * end.pitch).add(v * $lanes)), *acc);
+                        }
+                    }
+                }
+                if !end.to.is_null() {
+                    for (r, acc) in acc.iter().enumerate() {
+                        for (v, acc) in acc.iter().enumerate() {
+                            $write(end.to.offset(r as isize * end.pitch).add(v * $lanes), *acc);
+                        }
+                    }
+                    return;
                 }
                 for (r, acc) in acc.iter().enumerate() {
                     let row = t.c.offset(*t.c_rows.add(r));
@@ -136,6 +158,7 @@ vector_kernel!(
     _mm512_loadu_ps,
     _mm512_storeu_ps,
     _mm512_fmadd_ps,
+    _mm512_add_ps,
     mask16,
     read_masked_512,
     _mm512_mask_storeu_ps
@@ -150,6 +173,7 @@ vector_kernel!(
     _mm512_loadu_pd,
     _mm512_storeu_pd,
     _mm512_fmadd_pd,
+    _mm512_add_pd,
     mask8,
     read_masked_512d,
     _mm512_mask_storeu_pd
@@ -164,6 +188,7 @@ vector_kernel!(
     _mm256_loadu_ps,
     _mm256_storeu_ps,
     _mm256_fmadd_ps,
+    _mm256_add_ps,
     mask_ps,
     _mm256_maskload_ps,
     _mm256_maskstore_ps
@@ -178,6 +203,7 @@ vector_kernel!(
     _mm256_loadu_pd,
     _mm256_storeu_pd,
     _mm256_fmadd_pd,
+    _mm256_add_pd,
     mask_pd,
     _mm256_maskload_pd,
     _mm256_maskstore_pd

@@ -1,6 +1,6 @@
 //! Convolutions over channels-last images as descriptors.
 
-use intwain_micro::{Contraction, Element, Operand, Output, RightForm, Start, Storage, Sums, Window};
+use intwain_micro::{Contraction, Element, Operand, Output, RightForm, Start, Storage, Summation, Sums, Window};
 
 /// One spatial dim.
 #[derive(Debug, Clone, Copy)]
@@ -95,6 +95,7 @@ impl Conv {
                 n: vec![1],
             },
             start: Start::Zero,
+            summation: Summation::Chain,
             right: RightForm::Plain,
             storage: Storage::Element,
             sums: Sums::Result,

@@ -4,7 +4,7 @@
 pub mod conv;
 
 use intwain_micro::{
-    Contraction, Element, Epilogue, Isa, Operand, Output, Plan, RightForm, Start, Storage, Sums, Window,
+    Contraction, Element, Epilogue, Isa, Operand, Output, Plan, RightForm, Start, Storage, Summation, Sums, Window,
 };
 
 /// f32 or f64 with exact fused multiply-add and bit comparison.
@@ -74,14 +74,28 @@ pub fn naive<T: Real>(d: &Contraction, a: &[T], b: &[T], c: &mut [T]) {
             for n in &ns {
                 let at = d.c.base as isize + dot(&batch, &d.c.batch) + dot(m, &d.c.m) + dot(n, &d.c.n);
                 let c = &mut c[at as usize];
-                let mut acc = match d.start {
+                let acc = match d.start {
                     Start::Zero => T::default(),
                     Start::Accumulate => *c,
                 };
-                for k in &ks {
-                    acc = value(&d.a, a, &batch, m, k).fma(value(&d.b, b, &batch, n, k), acc);
-                }
-                *c = acc;
+                let step = |acc: T, k: &Vec<usize>| value(&d.a, a, &batch, m, k).fma(value(&d.b, b, &batch, n, k), acc);
+                *c = match d.summation {
+                    Summation::Chain => ks.iter().fold(acc, step),
+                    Summation::Tree { length } => {
+                        let mut level: Vec<T> = ks
+                            .chunks(length)
+                            .map(|block| {
+                                let sum = block.iter().fold(T::default(), step);
+                                (block.len()..length).fold(sum, |sum, _| T::default().fma(T::default(), sum))
+                            })
+                            .collect();
+                        while level.len() > 1 {
+                            let pair = |p: &[T]| if let [x, y] = p { x.fma(T::from(1.0), *y) } else { p[0] };
+                            level = level.chunks(2).map(pair).collect();
+                        }
+                        level.pop().unwrap_or_default()
+                    }
+                };
             }
         }
     }
@@ -301,6 +315,7 @@ impl Draw<'_> {
             b,
             c,
             start,
+            summation: Summation::Chain,
             right: RightForm::Plain,
             storage: Storage::Element,
             sums: Sums::Result,

@@ -76,7 +76,11 @@ impl Program<'_> {
             self.launches.push(pointwise::launch(self.name, nest, arrays));
             return "pointwise";
         }
-        if in_threads(nest) {
+        // A tree keeps its order: a thread computes it whole.
+        if has_tree(nest) && self.add_divided(nest, arrays) {
+            return "stages";
+        }
+        if in_threads(nest) || has_tree(nest) {
             self.launches.push(pointwise::launch(self.name, nest, arrays));
             return "windows";
         }
@@ -168,6 +172,11 @@ fn is_flat(nest: &Nest) -> bool {
     reductions(nest).all(|r| nest.nodes[r].free == all && is_innermost(nest, r))
 }
 
+/// Whether the order of a reduction is a tree.
+fn has_tree(nest: &Nest) -> bool {
+    reductions(nest).any(|r| matches!(nest.nodes[r].op, Op::Reduce { order: Order::Tree, .. }))
+}
+
 /// Whether threads reduce alone: few elements, all of which differ from result to result.
 fn in_threads(nest: &Nest) -> bool {
     let many = positions(nest, &nest.axes) >= MANY;
@@ -238,6 +247,9 @@ pub(super) fn fuses(nest: &Nest, arrays: &Arrays, precision: Precision) -> bool 
     normalise(&mut nest);
     if reductions(&nest).next().is_none() || in_threads(&nest) {
         return true;
+    }
+    if has_tree(&nest) {
+        return is_flat(&nest);
     }
     let types: Vec<DType> = arrays.results.iter().map(|a| a.dtype).collect();
     let rows = direction(&nest) == Direction::Rows && Rows::new(&nest, &types).is_some_and(|r| r.one_pass());

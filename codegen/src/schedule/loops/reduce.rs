@@ -3,7 +3,7 @@
 use super::{Bound, Loops, Val, vectorizes};
 use crate::schedule::nest::{NodeId, Op, coefficient};
 use intwain_ir::DType;
-use intwain_ir::compute::{Axis, LANES, Order};
+use intwain_ir::compute::{Axis, LANES, Order, tree_left};
 use intwain_ir::kernel::{Inst, Reg, RegType};
 use intwain_ir::scalar::{Binary, Compare, Reduce, Scalar, Unary};
 
@@ -19,6 +19,9 @@ enum Step {
     Fma(NodeId, NodeId),
     /// Accumulator 0 combines, then all move one place on: the state after t elements is turned by t.
     Rotate(Binary, NodeId),
+    /// Accumulators: subtrees by the logarithm of their size, then the number of elements so far, whose bits say which
+    /// of them there are.
+    Grow { f: Binary, body: NodeId, levels: usize },
     /// Accumulators: greatest value, its position; the last is the counter.
     ArgMax(NodeId),
 }
@@ -46,7 +49,76 @@ impl Loops<'_> {
             }
             Order::Lanes if width == 1 && self.runs_along(axes, body) => self.along(f, axes, body, identity),
             Order::Lanes => self.rotating(f, axes, body, identity, width),
+            Order::Tree if trips <= UNROLL => self.subtree(f, axes, body, (0, trips), width),
+            Order::Tree => self.growing(f, axes, body, identity, width),
         }
+    }
+
+    /// Elements `range` of a balanced tree, written out.
+    fn subtree(&mut self, f: Binary, axes: &[Axis], body: NodeId, range: (usize, usize), width: usize) -> Val {
+        let (begin, end) = range;
+        if end - begin > 1 {
+            let middle = begin + tree_left(end - begin);
+            let left = self.subtree(f, axes, body, (begin, middle), width);
+            let right = self.subtree(f, axes, body, (middle, end), width);
+            return left.zip(&right, |a, b| self.b.binary(f, a, b));
+        }
+        let mut rest = begin;
+        let mut bounds = Vec::with_capacity(axes.len());
+        for &axis in axes.iter().rev() {
+            let at = (rest % self.nest.extent(axis)) as i64;
+            rest /= self.nest.extent(axis);
+            bounds.push((axis, Bound::one(self.b.index(at), (at, at))));
+        }
+        self.push_scope(bounds);
+        let leaf = self.wide(body, width);
+        self.pop_scope();
+        leaf
+    }
+
+    /// A balanced tree of any size: subtrees grow as the digits of a counter do.
+    fn growing(&mut self, f: Binary, axes: &[Axis], body: NodeId, identity: Scalar, width: usize) -> Val {
+        let trips: usize = axes.iter().map(|a| self.nest.extent(*a)).product();
+        let one = self.constant(identity, width);
+        let (each, levels) = (one.regs.len(), trips.ilog2() as usize + 1);
+        let counter = self.b.index(0);
+        let parts = (0..levels).flat_map(|_| one.regs.iter().copied());
+        let parts = self.nested(axes, Step::Grow { f, body, levels }, parts.chain([counter]).collect());
+        let part = |level: usize| Val { regs: parts[level * each..(level + 1) * each].into(), lanes: one.lanes };
+        // Smaller subtrees stand to the right.
+        let mut there = (0..levels).filter(|level| trips >> level & 1 == 1);
+        let smallest = part(there.next().expect("there are elements"));
+        there.fold(smallest, |sum, level| part(level).zip(&sum, |a, b| self.b.binary(f, a, b)))
+    }
+
+    /// Adds an element. The subtree of a level is complete where all digits of the counter below it are 1: it takes the
+    /// place of what stood there, which the sum of the next level contains.
+    fn grow(&mut self, f: Binary, body: NodeId, levels: usize, mut parts: Vec<Reg>) -> Vec<Reg> {
+        let dtype = self.nest.nodes[body].dtype;
+        let counter = parts.pop().expect("the counter comes last");
+        let each = parts.len() / levels;
+        let width = each * self.b.ty(parts[0]).lanes as usize;
+        let mut sum = self.lanes_of(body, &parts[..each]);
+        for level in 0..levels {
+            let old = &mut parts[level * each..(level + 1) * each];
+            let next = sum.regs.iter().zip(&*old).map(|(&x, &left)| self.b.binary(f, left, x)).collect();
+            if level == 0 {
+                old.copy_from_slice(&sum.regs);
+            } else {
+                let (size, last) = (self.b.index(1 << level), self.b.index((1 << level) - 1));
+                let digits = self.b.binary(Binary::Mod, counter, size);
+                let complete = self.b.compare(Compare::Eq, digits, last);
+                let complete = self.spread(complete, DType::Bool, width, self.b.depth());
+                let complete = if vectorizes(dtype) { complete } else { self.scalars(complete, DType::Bool) };
+                for (i, part) in old.iter_mut().enumerate() {
+                    *part = self.b.select(complete.regs[i], sum.regs[i], *part);
+                }
+            }
+            sum = Val { regs: next, lanes: sum.lanes };
+        }
+        let one = self.b.index(1);
+        parts.push(self.b.binary(Binary::Add, counter, one));
+        parts
     }
 
     /// A reduction with one accumulator.
@@ -101,6 +173,7 @@ impl Loops<'_> {
                 accs.extend(first.iter().zip(&v.regs).map(|(&a, &x)| self.b.binary(f, a, x)));
                 accs
             }
+            Step::Grow { f, body, levels } => self.grow(f, body, levels, accs),
             Step::ArgMax(body) => self.arg_max_step(body, &accs),
         }
     }

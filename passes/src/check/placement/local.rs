@@ -4,9 +4,9 @@ use super::meaning::{Basis, Meaning, Shares, unite};
 use super::rearrange::{rearranged, repeated, vanishes};
 use super::whole::Whole;
 use cranelift_entity::SecondaryMap;
-use intwain_ir::ops::LocalCx;
+use intwain_ir::ops::{LocalCx, Op};
 use intwain_ir::scalar::Reduce;
-use intwain_ir::shard::{Factor, FactorKind};
+use intwain_ir::shard::{Factor, FactorDim, FactorKind};
 use intwain_ir::{Graph, Layout, NodeId, Type, Value};
 use std::ops::Range;
 
@@ -180,25 +180,22 @@ impl Match<'_> {
     /// The parts of a factor that the operands, or without any the result, suggest.
     fn units(&self, factor: &Factor) -> Vec<Units> {
         let mut all = Vec::new();
-        let mut repeated = None;
+        let mut repeated = Vec::new();
         for (at, dim) in factor.operands.iter().enumerate() {
             let Some(cut) = dim else { continue };
             let (value, meanings) = self.arg(at);
             for meaning in meanings {
                 match meaning {
                     Meaning::Piece { value: v, dim, range } if (*v, *dim) == (value, cut.dim) => {
-                        if range.start.is_multiple_of(cut.unit) && range.end.is_multiple_of(cut.unit) {
-                            all.push(Units::Range(range.start / cut.unit..range.end / cut.unit));
-                        }
+                        all.extend(cut.units(range).map(Units::Range));
                     }
                     Meaning::Uniform { value: v, dim, length } if (*v, *dim) == (value, cut.dim) => {
-                        repeated = length.is_multiple_of(cut.unit).then_some(Units::Any(length / cut.unit));
+                        repeated = any_place(cut, *length, factor.extent);
                     }
                     // Equal elements are the part at any place.
                     Meaning::Splat(x) if self.whole.splat(value) == Some(*x) => {
                         let held = self.local.shape(self.local.nodes[self.id].args[at]).get(cut.dim);
-                        let whole_units = held.filter(|length| length.is_multiple_of(cut.unit));
-                        repeated = whole_units.map(|length| Units::Any(length / cut.unit));
+                        repeated = held.map_or(Vec::new(), |length| any_place(cut, *length, factor.extent));
                     }
                     Meaning::Piece { .. }
                     | Meaning::Uniform { .. }
@@ -229,10 +226,38 @@ impl Match<'_> {
             return Vec::new();
         }
         let (units, length) = (extent / cut.unit, length / cut.unit);
-        if !factor.operands.is_empty() {
+        let place = |start: usize| Units::Range(start..start + length);
+        if !factor.operands.is_empty()
+            && self.localized_at(cut, 0, length) == self.localized_at(cut, units - length, length)
+        {
             return vec![Units::Any(length)];
         }
-        (0..=units - length).map(|start| Units::Range(start..start + length)).collect()
+        // Some parts tell where they begin; there may be too many places to try.
+        let begins = match (&self.whole.graph.nodes[self.node].op, &self.local.nodes[self.id].op) {
+            (Op::ScatterAdd(all), Op::ScatterAdd(part)) => usize::try_from(part.base - all.base).ok(),
+            (Op::Random(all), Op::Random(part)) => part.start[cut.dim].checked_sub(all.start[cut.dim]),
+            _ => return (0..=units - length).map(place).collect(),
+        };
+        begins.filter(|start| start + length <= units).map(place).into_iter().collect()
+    }
+
+    /// What a device makes of whole operands where it makes so many units of the first result from a certain one on.
+    fn localized_at(&self, cut: &FactorDim, start: usize, length: usize) -> Op {
+        let graph = self.whole.graph;
+        let node = &graph.nodes[self.node];
+        let range = cut.positions(&(start..start + length));
+        let values =
+            node.results.iter().map(|v| (*v, Meaning::Piece { value: *v, dim: cut.dim, range: range.clone() }));
+        let (types, layouts): (Vec<Type>, Vec<Layout>) =
+            values.map(|(v, m)| (super::shape_of(graph.ty(v), &m), m.layout(graph.shape(v)))).unzip();
+        node.op.localize(&LocalCx {
+            device: 1,
+            args: &graph.arg_types(self.node),
+            arg_layouts: &vec![Layout::Replicated; node.args.len()],
+            results: &types,
+            global_results: &graph.result_types(self.node),
+            result_layouts: &layouts,
+        })
     }
 
     /// What is made from nothing, and is the same part wherever that begins, repeats along the factor. Only
@@ -262,7 +287,7 @@ impl Match<'_> {
                 args.push(Meaning::Full(value));
                 continue;
             };
-            let range = units.start * dim.unit..units.end * dim.unit;
+            let range = dim.positions(&units);
             let want = Meaning::Piece { value, dim: dim.dim, range: range.clone() };
             let held = self.local.ty(self.local.nodes[self.id].args[i]);
             let fits_shape = *held == super::shape_of(self.whole.graph.ty(value), &want);
@@ -280,7 +305,7 @@ impl Match<'_> {
         }
         let results = factor.results.iter().zip(self.results_of()).map(|(dim, value)| match (dim, factor.kind) {
             (Some(d), _) if anywhere => Some(Meaning::Uniform { value, dim: d.dim, length: units.len() * d.unit }),
-            (Some(d), _) => Some(Meaning::Piece { value, dim: d.dim, range: units.start * d.unit..units.end * d.unit }),
+            (Some(d), _) => Some(Meaning::Piece { value, dim: d.dim, range: d.positions(&units) }),
             (None, FactorKind::Pass) => Some(Meaning::Full(value)),
             (None, FactorKind::Reduce(_) | FactorKind::Lookup) if anywhere => None,
             (None, FactorKind::Reduce(op)) => Some(self.term(value, op, at, &units, factor.extent)),
@@ -364,6 +389,17 @@ impl Match<'_> {
         });
         (expected == self.local.nodes[self.id].op).then_some(results)
     }
+}
+
+/// The units that `length` equal positions of a dimension can be: no matter which, but where the last unit is shorter.
+fn any_place(dim: &FactorDim, length: usize, units: usize) -> Vec<Units> {
+    if dim.end.is_none() {
+        return if length.is_multiple_of(dim.unit) { vec![Units::Any(length / dim.unit)] } else { Vec::new() };
+    }
+    let count = length.div_ceil(dim.unit);
+    let starts = 0..=units.saturating_sub(count);
+    let ranges = starts.map(|start| start..start + count).filter(|r| dim.positions(r).len() == length);
+    ranges.take(MAX_MEANINGS).map(Units::Range).collect()
 }
 
 fn known_term(meanings: &[Meaning]) -> bool {

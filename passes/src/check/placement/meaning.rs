@@ -79,12 +79,23 @@ impl Meaning {
         }
     }
 
-    /// As an addend of a whole value under `op`.
+    /// As an addend of a whole value under `op`. What has all of every basis is the value, what has nothing of any is nothing,
+    /// from whatever it was made: so a device that holds all rows fits one that holds none.
     pub(super) fn as_term(&self, whole: Value, op: Reduce) -> Option<Shares> {
+        let copy = |copies: usize| -> Shares { [(Basis::Copy(whole), (0..copies, 1))].into() };
         match self {
-            Meaning::Full(v) => (*v == whole).then(|| [(Basis::Copy(whole), (0..1, 1))].into()),
-            Meaning::Term { value, op: o, shares } => (*value == whole && *o == op).then(|| shares.clone()),
-            Meaning::Splat(x) => (*x == op.identity(x.dtype())).then(|| [(Basis::Copy(whole), (0..0, 1))].into()),
+            Meaning::Full(v) => (*v == whole).then(|| copy(1)),
+            Meaning::Term { value, op: o, shares } => (*value == whole && *o == op).then(|| {
+                let each = |is: fn(&Range<usize>, usize) -> bool| {
+                    !shares.is_empty() && shares.values().all(|(r, n)| *n > 0 && is(r, *n))
+                };
+                match (each(|range, parts| *range == (0..parts)), each(|range, _| range.is_empty())) {
+                    (true, _) => copy(1),
+                    (false, true) => copy(0),
+                    (false, false) => shares.clone(),
+                }
+            }),
+            Meaning::Splat(x) => (*x == op.identity(x.dtype())).then(|| copy(0)),
             Meaning::Piece { .. } | Meaning::Uniform { .. } => None,
         }
     }

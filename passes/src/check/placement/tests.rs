@@ -1,8 +1,8 @@
 use super::*;
 use crate::partition::partition;
-use crate::place::{Options, Planner, Strategy};
-use crate::reshard::{apply, reshard};
-use crate::samples::{convnet, hardware, mlp, towers, transformer};
+use crate::place::{Options, Planner, Sharding, StateSharding, Strategy};
+use crate::reshard::{apply, reshard_states};
+use crate::samples::{convnet, hardware, mlp, towers, trained, transformer};
 use intwain_ir::Rewriter;
 use intwain_ir::ops::{AllReduce, Iota, Op};
 
@@ -29,9 +29,13 @@ impl Divided {
 }
 
 fn divide(graph: &Graph, strategy: Strategy, machine: &str) -> Divided {
-    let options = Options { strategy: Some(strategy), ..Options::default() };
+    divide_states(graph, strategy, machine, Sharding::default())
+}
+
+fn divide_states(graph: &Graph, strategy: Strategy, machine: &str, sharding: Sharding) -> Divided {
+    let options = Options { strategy: Some(strategy), sharding, ..Options::default() };
     let plan = Planner::new(graph, &hardware(machine), options).plan().unwrap();
-    let explicit = reshard(&apply(graph, &plan), &plan.nodes).unwrap();
+    let explicit = reshard_states(&apply(graph, &plan), &plan.nodes, plan.sharding).unwrap();
     let locals = partition(&explicit).unwrap();
     Divided { whole: graph.clone(), explicit, locals }
 }
@@ -42,7 +46,10 @@ fn models(rows: usize) -> Vec<Graph> {
 
 fn divided(rows: usize, machine: &str) -> Vec<Divided> {
     let models = models(rows);
-    models.iter().flat_map(|graph| Strategy::ALL.map(|strategy| divide(graph, strategy, machine))).collect()
+    let splits = models.iter().flat_map(|graph| Strategy::ALL.map(|strategy| divide(graph, strategy, machine)));
+    let whole_below = 0;
+    let parts = |states| divide_states(&trained(rows, 6), Strategy::Data, machine, Sharding { states, whole_below });
+    splits.chain(StateSharding::ALL.map(parts)).collect()
 }
 
 fn all() -> Vec<Divided> {
@@ -94,6 +101,42 @@ fn positions_that_repeat_along_many_rows_are_the_part_of_any_device() {
     // Positions along the rows are others on each device.
     let other = Divided { whole: model(0), ..divided };
     assert!(!other.check().is_empty());
+}
+
+#[test]
+fn random_bits_are_those_of_the_rows_that_a_device_has() {
+    use intwain_ir::ops::Random;
+    use intwain_ir::{DType, ParamKind, Type, scalar::Compare};
+    let model = |key: u64, first: usize| {
+        let mut g = mlp(20, 8);
+        let y = g.outputs[0].value;
+        let shape = g.shape(y).clone();
+        let step = g.param("@step", Type::new(DType::U32, []), ParamKind::State { next: None });
+        let one = g.full(DType::U32, 1.0, &intwain_ir::Shape::from([])).unwrap();
+        let next = g.add(step, one).unwrap();
+        g.params.last_mut().unwrap().kind = ParamKind::State { next: Some(next) };
+        let bits = g.push(Random { start: vec![first, 0], ..Random::whole(key, &shape) }, &[step]).unwrap();
+        let half = g.full(DType::U32, f64::from(1u32 << 31), &shape).unwrap();
+        let kept = g.compare(Compare::Lt, bits, half).unwrap();
+        let zero = g.full(DType::F32, 0.0, &shape).unwrap();
+        let z = g.select(kept, y, zero).unwrap();
+        g.output("dropped", z);
+        g
+    };
+    let divided = divide(&model(1, 3), Strategy::Data, "cpu");
+    assert!(divided.check().is_empty(), "{}", divided.check()[0]);
+    for (device, local) in divided.locals.iter().enumerate() {
+        let random = local.nodes.iter().find(|(_, n)| matches!(n.op, Op::Random(_))).unwrap().0;
+        let mut changed = local.clone();
+        if let Op::Random(op) = &mut changed.nodes[random].op {
+            assert!(op.shape[0] < 20, "not divided");
+            op.start[0] += 1;
+        }
+        assert!(!divided.with(device, changed).is_empty(), "{device}");
+    }
+    for other in [model(2, 3), model(1, 2)] {
+        assert!(!Divided { whole: other, ..divide(&model(1, 3), Strategy::Data, "cpu") }.check().is_empty());
+    }
 }
 
 /// A local graph rebuilt with something done at one node.

@@ -28,7 +28,8 @@ impl<'g> Whole<'g> {
         let mut known: BTreeMap<(String, Vec<Value>), NodeId> = BTreeMap::new();
         for (id, node) in &graph.nodes {
             let args: Vec<Value> = node.args.iter().map(|a| whole.canonical(*a)).collect();
-            let key = (format!("{:?}", node.op), args.clone());
+            // The text says of which type constants are.
+            let key = (node.op.to_string(), args.clone());
             if let Some(&equal) = known.get(&key) {
                 for (mine, theirs) in node.results.iter().zip(&graph.nodes[equal].results) {
                     whole.canonical[*mine] = Some(*theirs);

@@ -5,12 +5,16 @@ use crate::program::program;
 use crate::reshard::{apply, reshard};
 use crate::samples::{convnet, hardware, mlp, towers, transformer};
 use intwain_ir::compute::Compute;
-use intwain_ir::{Graph, Target};
+use intwain_ir::{Graph, ParamKind, Target, Trainable};
 
 struct Everything;
 
 impl Target for Everything {
     fn can_fuse(&self, _: &Compute, _: &[&Type], _: &[&Type]) -> bool {
+        true
+    }
+
+    fn updates_in_place(&self) -> bool {
         true
     }
 }
@@ -89,4 +93,56 @@ fn reused_memory_is_found_at_every_site() {
         assert!(!check(&small).is_empty());
     }
     assert!(sites > 10, "{sites}");
+}
+
+/// Plain descent: w' = w − g, m' = m / 2 + g, and a state that shows the old w.
+fn descent(reads_later: bool, transposed: bool) -> Graph {
+    let mut g = Graph::new("descent");
+    let ty = Type::new(intwain_ir::DType::F32, [4, 4]);
+    let x = g.input("x", ty.clone(), intwain_ir::Rows::Whole);
+    let w = g.weight("w", ty.clone(), Trainable::Yes);
+    let m = g.weight("m", ty.clone(), Trainable::Yes);
+    let d = g.matmul(x, w).unwrap();
+    let slope = g.matmul(x, d).unwrap();
+    let half = g.full(ty.dtype, 0.5, &ty.shape).unwrap();
+    let kept = g.mul(m, half).unwrap();
+    let momentum = g.add(kept, slope).unwrap();
+    let old = if transposed { g.transpose(w, &[1, 0]).unwrap() } else { w };
+    let next = g.sub(old, momentum).unwrap();
+    if reads_later {
+        let late = g.matmul(next, w).unwrap();
+        g.output("late", late);
+    }
+    g.output("y", d);
+    for (state, next) in [(w, next), (m, momentum)] {
+        let param = g.params.iter_mut().find(|p| p.value == state).unwrap();
+        param.kind = ParamKind::State { next: Some(next) };
+    }
+    g
+}
+
+#[test]
+fn states_are_updated_in_place_where_nothing_needs_the_old_value() {
+    let places = |g: &Graph| -> Vec<bool> {
+        let p = program(g, &fuse(g, &Everything), &Everything);
+        assert_eq!(check(std::slice::from_ref(&p)), vec![]);
+        p.states.iter().map(|(_, next)| next.is_none()).collect()
+    };
+    assert_eq!(places(&descent(false, false)), [true, true]);
+    assert_eq!(places(&descent(true, false)), [false, true]);
+    assert_eq!(places(&descent(false, true)), [false, true]);
+}
+
+/// The program that writes in place what may not be.
+#[test]
+fn a_state_overwritten_too_early_is_found() {
+    for (late, transposed) in [(true, false), (false, true)] {
+        let g = descent(late, transposed);
+        let mut p = program(&g, &fuse(&g, &Everything), &Everything);
+        let (state, next) = (p.states[0].0.buffer, p.states[0].1.unwrap());
+        p.buffers[next.0 as usize] = p.buffers[state.0 as usize].clone();
+        p.states[0].1 = None;
+        let faults = check(std::slice::from_ref(&p));
+        assert!(!faults.is_empty(), "{late} {transposed}");
+    }
 }

@@ -7,6 +7,7 @@ use crate::frontend::file::Generation;
 use crate::frontend::json::Json;
 use crate::frontend::layers::cx::{Fail, Out, OwnerId, T, misfit};
 use crate::frontend::layers::inputs::Inputs;
+use crate::frontend::layers::penalties::OfVariables;
 use crate::frontend::layers::policy::Policies;
 use crate::frontend::layers::{ClassKind, Entry, Import};
 use crate::frontend::model::Layer;
@@ -70,8 +71,16 @@ impl Builder {
         fields.irrelevant(&BASE);
         let outer_policies = self.cx.policies();
         let outer_origin = self.cx.g.origin.clone();
+        let outer_said = self.cx.account.set_said(OfVariables::read(&fields)?);
         self.cx.set_origin(&layer.path);
         let result = self.typed(row, &fields, owner, inputs);
+        let result = result.and_then(|tensors| {
+            let outer = self.cx.enter(owner);
+            let penalised = self.penalise(row.0.class, &fields, &layer.path, &tensors);
+            self.cx.enter(outer);
+            penalised.map(|()| tensors)
+        });
+        self.cx.account.set_said(outer_said);
         self.cx.set_outer_policies(outer_policies);
         self.cx.g.origin = outer_origin;
         // Keys are checked where the import function has asked for all it knows.

@@ -144,7 +144,7 @@ impl Divided {
             whole.params.iter().enumerate().map(|(i, p)| small_integers(whole.ty(p.value), i)).collect();
         let want = interp::run(&whole, args.clone()).unwrap();
         let mut timings = Timings::default();
-        let graph = compiler::prepare(whole, &mut timings, &mut |_, _| {}).unwrap();
+        let graph = compiler::prepare(whole, intwain_passes::Numerics::Free, &mut timings, &mut |_, _| {}).unwrap();
         let ask = place::Options { strategy: Some(strategy), ..place::Options::default() };
         let hardware = Catalogue::built_in().get("2xa100-nvlink").unwrap();
         let plan = compiler::plan(&graph, &hardware, ask, &mut timings).unwrap();

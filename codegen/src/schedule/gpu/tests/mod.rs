@@ -8,7 +8,7 @@ mod random;
 mod rows;
 
 use super::{Gpu, GpuKernel, harness};
-use crate::schedule::tests::tensor;
+use crate::schedule::tests::{several, tensor};
 use intwain_ir::compute::{Compute, Expr};
 use intwain_ir::ops::{self, Body, Op};
 use intwain_ir::scalar::Unary;
@@ -152,4 +152,17 @@ fn names_are_legal_and_empty_results_launch_nothing() {
     let empty = Type::new(DType::F32, [0, 5]);
     let (c, results) = compute_of(ops::Unary { function: Unary::Tanh }, std::slice::from_ref(&empty));
     assert!(schedule(Which::Naive, "k", &c, &[empty], &results).launches.is_empty());
+}
+
+#[test]
+fn several_results() {
+    for extents in [[1, 1], [5, 7], [64, 48], [131, 130]] {
+        for dtype in [DType::F32, DType::F64, DType::F16] {
+            let (c, operands, results) = several(extents, dtype);
+            let tensors: Vec<Tensor> = operands.iter().enumerate().map(|(i, t)| tensor(t, i as u64 + 1)).collect();
+            for which in [Which::Naive, Which::Fast] {
+                check(which, &c, &tensors, &results, 0.0, &format!("several of {extents:?} {dtype}"));
+            }
+        }
+    }
 }

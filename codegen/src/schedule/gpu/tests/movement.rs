@@ -33,10 +33,15 @@ fn movement() {
         let (table, at) = (f32s(&[6, 20]), Type::new(d, [2, 5]));
         check_op(ops::Take { base: 0 }, &[table.clone(), at.clone()], 0.0);
         check_op(ops::Take { base: 2 }, &[table, at.clone()], 0.0);
+        check_op(ops::TakeEach {}, &[f32s(&[2, 6, 5, 3]), at.clone()], 0.0);
         check_op(ops::Take { base: 0 }, &[f32s(&[9]), at], 0.0);
     }
     for dtype in DType::ALL.into_iter().filter(|d| *d != DType::Bool) {
         check_op(ops::Iota { dim: 1, start: 3, dtype, shape: [3, 10].into() }, &[], 0.0);
+    }
+    for start in [0, (1 << 29) - 2] {
+        let random = ops::Random { start: vec![start, 0], ..ops::Random::whole(1 << 40, &[4, 8].into()) };
+        check_op(random, &[Type::new(DType::U32, [])], 0.0);
     }
 }
 

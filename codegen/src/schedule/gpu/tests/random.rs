@@ -182,7 +182,7 @@ impl Sketch {
             }
             _ => {
                 let op = self.r.pick(&[Reduce::Sum, Reduce::Sum, Reduce::Max, Reduce::Min]);
-                let order = self.r.pick(&[Order::Lanes, Order::Sequential]);
+                let order = self.r.pick(&[Order::Lanes, Order::Sequential, Order::Tree]);
                 let body = self.value(dtype, &inside, depth);
                 self.c.reduce(op, axes, order, body)
             }
