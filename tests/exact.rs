@@ -168,20 +168,16 @@ impl Case {
 fn recipe(micro_batches: Option<usize>) -> Recipe {
     let adam = json!({"class_name": "Adam", "config": {"learning_rate": 0.01}}).to_string();
     let json = Json::parse(&adam).unwrap();
+    let objective = Objective {
+        loss: Some(Loss::named("categorical_crossentropy").unwrap()),
+        weight: 1.0,
+        metrics: Vec::new(),
+        weighted_metrics: Vec::new(),
+    };
     Recipe {
-        objectives: vec![Objective {
-            loss: Some(Loss::named("categorical_crossentropy").unwrap()),
-            weight: 1.0,
-            metrics: Vec::new(),
-            weighted_metrics: Vec::new(),
-        }],
-        optimizer: Some(Optimizer::read(&At::root(&json)).unwrap()),
         seed: 5,
-        sums: Sums::Exact,
         micro_batches: micro_batches.and_then(NonZeroUsize::new),
-        schedule: Schedule::default(),
-        normalisation: Normalisation::Global,
-        with_gradients: None,
+        ..Recipe::new(vec![objective], Some(Optimizer::read(&At::root(&json)).unwrap()))
     }
 }
 

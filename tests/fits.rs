@@ -69,16 +69,7 @@ fn recipe(case: &Value) -> Recipe {
         weighted_metrics: metrics("weighted_metrics"),
     };
     let sgd = json(&json!({"class_name": "SGD", "config": {"learning_rate": case["rate"]}}));
-    Recipe {
-        objectives: vec![objective],
-        optimizer: Some(Optimizer::read(&At::root(&sgd)).unwrap()),
-        seed: 0,
-        sums: Sums::Exact,
-        micro_batches: None,
-        schedule: Schedule::default(),
-        normalisation: Normalisation::Global,
-        with_gradients: None,
-    }
+    Recipe::new(vec![objective], Some(Optimizer::read(&At::root(&sgd)).unwrap()))
 }
 
 fn near(got: &[f64], want: &[f64], scale: f64) -> bool {

@@ -466,16 +466,7 @@ fn trained(what: &str, model: &Model, optimizer: &Optimizer, options: SessionOpt
         metrics: Vec::new(),
         weighted_metrics: Vec::new(),
     };
-    let recipe = Recipe {
-        objectives: vec![objective],
-        optimizer: Some(optimizer.clone()),
-        seed: 0,
-        sums: Sums::Exact,
-        micro_batches: None,
-        schedule: Default::default(),
-        normalisation: Default::default(),
-        with_gradients: None,
-    };
+    let recipe = Recipe::new(vec![objective], Some(optimizer.clone()));
     let numbers = |n: usize, seed: usize| -> Vec<f32> {
         (0..n).map(|i| ((i * 7 + seed * 13 + 3) % 23) as f32 / 11.0 - 1.0).collect()
     };

@@ -179,16 +179,7 @@ fn recipe(outputs: usize) -> Recipe {
         weighted_metrics: Vec::new(),
     };
     let sgd = r#"{"class_name": "SGD", "config": {"learning_rate": 0.125, "momentum": 0.5}}"#;
-    Recipe {
-        objectives: vec![objective; outputs],
-        optimizer: Some(Optimizer::read(&At::root(&Json::parse(sgd).unwrap())).unwrap()),
-        seed: 0,
-        sums: Sums::Exact,
-        micro_batches: None,
-        schedule: Default::default(),
-        normalisation: Default::default(),
-        with_gradients: None,
-    }
+    Recipe::new(vec![objective; outputs], Some(Optimizer::read(&At::root(&Json::parse(sgd).unwrap())).unwrap()))
 }
 
 /// The losses of three steps on a case's batch, and the states after them.

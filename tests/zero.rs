@@ -79,21 +79,13 @@ fn batch(rows: usize, seed: u64) -> Batch {
 
 fn recipe(optimizer: &Value, sums: Sums) -> Recipe {
     let json = Json::parse(&optimizer.to_string()).unwrap();
-    Recipe {
-        objectives: vec![Objective {
-            loss: Some(Loss::named("categorical_crossentropy").unwrap()),
-            weight: 1.0,
-            metrics: Vec::new(),
-            weighted_metrics: Vec::new(),
-        }],
-        optimizer: Some(Optimizer::read(&At::root(&json)).unwrap()),
-        seed: 5,
-        sums,
-        micro_batches: None,
-        schedule: Schedule::default(),
-        normalisation: Normalisation::Global,
-        with_gradients: None,
-    }
+    let objective = Objective {
+        loss: Some(Loss::named("categorical_crossentropy").unwrap()),
+        weight: 1.0,
+        metrics: Vec::new(),
+        weighted_metrics: Vec::new(),
+    };
+    Recipe { seed: 5, sums, ..Recipe::new(vec![objective], Some(Optimizer::read(&At::root(&json)).unwrap())) }
 }
 
 fn adam() -> Value {

@@ -317,7 +317,8 @@ pub(crate) struct StepArgs {
     /// Optimizer: adam, or what Keras serialises.
     #[arg(long, value_name = "NAME|JSON", value_parser = parse_said)]
     pub(crate) optimizer: Option<Argument>,
-    /// Rows that batch normalisation takes its statistics from: global, the batch; micro-batch, each micro-batch.
+    /// Rows that batch normalisation takes its statistics from: global, the batch; device, those of each device; micro-batch,
+    /// each micro-batch.
     #[arg(long, value_enum, default_value_t = BatchNorm::Global)]
     pub(crate) bn: BatchNorm,
     /// Parts of a batch that are worked on one after the other, or in a pipeline at the same time.
@@ -329,6 +330,9 @@ pub(crate) struct StepArgs {
     /// What devices that share rows keep in parts (ZeRO): 0 nothing, 1 the optimizer's state, 2 gradients too, 3 variables too.
     #[arg(long, value_name = "STAGE", default_value = "0", value_parser = parse_zero)]
     pub(crate) zero: StateSharding,
+    /// Steps after which gradients are applied, so that no step waits for what it exchanges; 0: in their own.
+    #[arg(long, value_name = "STEPS", default_value_t = 0)]
+    pub(crate) staleness: usize,
 }
 
 /// Whether a command speaks of a step of training rather than of a call.
@@ -417,6 +421,8 @@ pub(crate) struct EvaluateArgs {
 pub(crate) enum BatchNorm {
     /// Those of the whole batch.
     Global,
+    /// Those of each device.
+    Device,
     /// Those of each micro-batch.
     MicroBatch,
 }

@@ -42,8 +42,10 @@ pub(crate) fn asked(model: &Model, a: &StepArgs, seed: u64, numerics: Numerics) 
         schedule: a.schedule,
         normalisation: match a.bn {
             BatchNorm::Global => Normalisation::Global,
+            BatchNorm::Device => Normalisation::Device,
             BatchNorm::MicroBatch => Normalisation::MicroBatch,
         },
+        staleness: a.staleness,
         ..recipe
     };
     Ok(Asked { said, recipe, names })
@@ -70,7 +72,7 @@ pub(crate) fn is_meant(a: &TrainingArgs) -> Result<bool, Failure> {
 
 /// A flag that says how a step of training is done.
 fn given(a: &StepArgs) -> Option<&'static str> {
-    let StepArgs { said, optimizer, bn, micro_batches, schedule, zero } = a;
+    let StepArgs { said, optimizer, bn, micro_batches, schedule, zero, staleness } = a;
     let flags = [
         ("--loss", said.loss.is_some()),
         ("--loss-weights", said.loss_weights.is_some()),
@@ -81,6 +83,7 @@ fn given(a: &StepArgs) -> Option<&'static str> {
         ("--micro-batches", micro_batches.is_some()),
         ("--schedule", *schedule != Schedule::default()),
         ("--zero", zero.stage() != 0),
+        ("--staleness", *staleness != 0),
     ];
     flags.iter().find(|(_, given)| *given).map(|(flag, _)| *flag)
 }
@@ -121,6 +124,7 @@ impl Wanted {
             ..SessionOptions::default()
         };
         let asked = asked(model, &a.step, seed, options.numerics())?;
+        refuse_unequal(Assembler { model, recipe: &asked.recipe, options: &options }, rows)?;
         let batch = batch(model, &asked, a, rows, common)?;
         Ok(Wanted { asked, options, batch })
     }
@@ -140,6 +144,11 @@ impl Wanted {
         let trainable = model.trainable_paths().map(str::to_string).collect();
         report::training(planned, &self.asked.recipe, &trainable, self.batch.rows)
     }
+}
+
+/// Refuses batches that two devices cannot share as `--bn device` wants it.
+pub(crate) fn refuse_unequal(assembler: Assembler<'_>, rows: usize) -> Result<(), Failure> {
+    assembler.unequal(rows).map_or(Ok(()), |why| Err(Failure::Input(why)))
 }
 
 /// Refuses flags that were decided when a program was compiled.
@@ -164,7 +173,7 @@ struct Kept {
 
 /// The flags that say what a step does and how it is split, for [`read`] to read again.
 pub(crate) fn words(step: &StepArgs, target: &TargetArgs) -> Vec<String> {
-    let StepArgs { said, optimizer, bn, micro_batches, schedule, zero } = step;
+    let StepArgs { said, optimizer, bn, micro_batches, schedule, zero, staleness } = step;
     let SaidArgs { loss, loss_weights, metrics, weighted_metrics } = said;
     let TargetArgs { hardware: _, split, allow_one, parts, exact, no_exact } = target;
     let said = [
@@ -183,6 +192,7 @@ pub(crate) fn words(step: &StepArgs, target: &TargetArgs) -> Vec<String> {
     add("--micro-batches", micro_batches.map(|n| n.to_string()));
     add("--schedule", Some(schedule.name().to_string()));
     add("--zero", Some(zero.stage().to_string()));
+    add("--staleness", Some(staleness.to_string()));
     add("--split", Some(name(split)));
     add("--parts", parts.map(|[a, b]| format!("{a},{b}")));
     let switches = [("--allow-one", *allow_one), ("--exact", *exact), ("--no-exact", *no_exact)];

@@ -8,6 +8,7 @@ use super::{Failure, train_files};
 use crate::model::Model;
 use crate::program::ProgramDir;
 use crate::session::{Fallback, SessionOptions};
+use crate::train::assemble::Assembler;
 use crate::train::config::Said;
 use crate::train::data::{Data, Port, Shuffle};
 use crate::train::fit::{self, Better, EarlyStop, EpochReport, FitOptions, Flow, History, Names, StepReport, Watcher};
@@ -36,8 +37,10 @@ pub(crate) fn train(a: &TrainArgs, common: &Common) -> Result<(), Failure> {
     let model = run::open(&a.model, common)?;
     let session = SessionOptions { sharding: a.step.zero.into(), ..run::session_options(&a.devices)? };
     let asked = step::asked(&model, &a.step, a.model.seed, session.numerics())?;
+    let rows = batch(a.devices.batch);
+    step::refuse_unequal(Assembler { model: &model, recipe: &asked.recipe, options: &session }, rows.get())?;
     let trainer = Trainer::new(&model, asked.recipe, session)?;
-    let run = Run { said: asked.said, names: asked.names, batch: batch(a.devices.batch), seed: a.model.seed };
+    let run = Run { said: asked.said, names: asked.names, batch: rows, seed: a.model.seed };
     train_with(a, &run, trainer, common)
 }
 

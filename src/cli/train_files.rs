@@ -51,6 +51,7 @@ impl<'a> Files<'a> {
             ("shuffle", format!("{:?}", options.shuffle)),
             ("rows of data", rows.to_string()),
             ("statistics", format!("{:?}", recipe.normalisation)),
+            ("staleness", recipe.staleness.to_string()),
         ];
         let settings = settings.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
         Ok(Files { a, model, said, identity: Identity::new(model, settings), checkpoints: None })

@@ -5,6 +5,7 @@ use crate::driver::Compiled;
 use crate::train::assemble::Planned;
 use crate::train::optimizer::Slot;
 use crate::train::pieces::{self, Sums};
+use crate::train::step::WAITING;
 use crate::train::trainer::{Normalisation, Recipe};
 use intwain_ir::{Graph, Layout, ParamKind, Way};
 use intwain_passes::place::{Plan, Strategy};
@@ -21,8 +22,10 @@ pub struct TrainingReport {
     pub losses: Vec<Option<String>>,
     /// Whether sums over rows give the same on one device and on two.
     pub exact: bool,
-    /// Whose rows batch normalisation takes its statistics from: `global` or `micro-batch`.
+    /// Whose rows batch normalisation takes its statistics from: `global`, `device` or `micro-batch`.
     pub statistics: &'static str,
+    /// Steps after which gradients are applied.
+    pub staleness: usize,
     /// Rows of each micro-batch.
     pub micro_batches: Vec<usize>,
     /// In a pipeline, the order in which the segments work on them.
@@ -42,7 +45,7 @@ pub struct TrainingReport {
 pub struct TrainingMemory {
     /// Variables, frozen ones too, and what layers keep.
     pub variable_bytes: u64,
-    /// Gradients of the variables that it updates.
+    /// Gradients of the variables that it updates, and those that wait.
     pub gradient_bytes: u64,
     /// What the optimizer keeps.
     pub optimizer_bytes: u64,
@@ -55,7 +58,7 @@ pub struct TrainingMemory {
 pub struct StateReport {
     /// Its path.
     pub name: String,
-    /// `variable` (trained), `frozen`, `kept` (changed by a layer itself) or `optimizer`.
+    /// `variable` (trained), `frozen`, `kept` (changed by a layer itself), `optimizer` or `gradient` (one that waits).
     pub kind: &'static str,
     /// Its type.
     #[serde(rename = "type")]
@@ -77,11 +80,12 @@ pub fn training(planned: &Planned, recipe: &Recipe, trainable: &BTreeSet<String>
         let (variables, gradients, slots) =
             (of(&["variable", "frozen", "kept"]), of(&["variable"]), of(&["optimizer"]));
         let peak = plan.usage.peak_bytes.get(k).map_or(0, |b| b.round() as u64);
+        let waiting = of(&["gradient"]);
         TrainingMemory {
             variable_bytes: variables,
-            gradient_bytes: gradients,
+            gradient_bytes: gradients + waiting,
             optimizer_bytes: slots,
-            rest_bytes: peak.saturating_sub(variables + slots),
+            rest_bytes: peak.saturating_sub(variables + slots + waiting),
         }
     };
     let pipelined = plan.strategy == Strategy::Pipeline;
@@ -96,8 +100,10 @@ pub fn training(planned: &Planned, recipe: &Recipe, trainable: &BTreeSet<String>
         exact: recipe.sums == Sums::Exact,
         statistics: match recipe.normalisation {
             Normalisation::Global => "global",
+            Normalisation::Device => "device",
             Normalisation::MicroBatch => "micro-batch",
         },
+        staleness: recipe.staleness,
         micro_batches: pieces::micro_batches(rows, count, recipe.sums).iter().map(|r| r.len()).collect(),
         schedule: pipelined.then(|| recipe.schedule.name()),
         devices: (0..plan.devices).map(device).collect(),
@@ -115,6 +121,7 @@ fn states(graph: &Graph, plan: &Plan, slots: &[Slot], trainable: &BTreeSet<Strin
             ParamKind::Weight { .. } => "frozen",
             ParamKind::State { .. } if slots.contains(&*p.name) => "optimizer",
             ParamKind::State { .. } if trainable.contains(&*p.name) => "variable",
+            ParamKind::State { .. } if p.name.starts_with(WAITING) => "gradient",
             ParamKind::State { .. } => "kept",
         };
         let ty = graph.ty(p.value);
@@ -172,6 +179,18 @@ impl fmt::Display for TrainingReport {
         match self.schedule {
             Some(schedule) => writeln!(f, ", {schedule}")?,
             None => writeln!(f)?,
+        }
+        if self.staleness > 0 {
+            let k = self.staleness;
+            let steps = if k == 1 { "step".to_string() } else { format!("{k} steps") };
+            writeln!(
+                f,
+                "staleness {k}: an update takes the gradients of {k} before, which variables {k} updates older gave; the first {steps} update \
+                 nothing. The same on one device and on two; not what --staleness 0 gives"
+            )?;
+        }
+        if self.statistics == "device" {
+            writeln!(f, "batch statistics of each device's rows: not what one device with all rows gives")?;
         }
         let head = ["device", "variables", "gradients", "optimizer", "rest"];
         let mut table = Table::new(&head.map(|h| (h, if h == "device" { Align::Left } else { Align::Right })));

@@ -90,10 +90,10 @@ pub struct Assembler<'a> {
 }
 
 impl Assembler<'_> {
-    /// Whether states can be kept in parts as asked.
+    /// Whether states can be kept in parts as asked, and statistics be those of devices.
     ///
     /// # Errors
-    /// Where there are no two devices that share the rows.
+    /// Where there are no two devices that share the rows as they must.
     pub fn check(&self) -> Result<(), TrainError> {
         let options = self.options;
         let (states, asked) = (options.sharding.states, options.split);
@@ -105,7 +105,38 @@ impl Assembler<'_> {
         if options.sharding.divides() && asked != Some(Strategy::Data) {
             return Err(CompileError::Place(PlaceError::Sharding { states, asked }).into());
         }
+        if self.has_statistics_of_devices() {
+            let problem = match (asked, options.parts) {
+                (Some(Strategy::Data), None) | (Some(Strategy::One), _) => return Ok(()),
+                (Some(Strategy::Data), Some([a, b])) if a == b => return Ok(()),
+                (Some(Strategy::Data), Some([a, b])) => format!("{a} and {b} rows are unequal parts; take equal ones"),
+                (Some(split), _) => format!("the split is `{split}`; use --split data"),
+                (None, _) => "no split is named; use --split data".to_string(),
+            };
+            let why =
+                format!("--bn device: statistics of each device's rows are those of equal parts of them: {problem}");
+            return Err(RunError::Options(why).into());
+        }
         Ok(())
+    }
+
+    /// Whether two devices are to take statistics of their own rows each.
+    fn has_statistics_of_devices(&self) -> bool {
+        self.recipe.normalisation == Normalisation::Device && self.options.devices.count() > 1
+    }
+
+    /// Why a batch cannot be divided into the equal parts that `--bn device` takes statistics of: such a batch is computed by
+    /// one device, which is for the rows that are left at the end of an epoch.
+    pub fn unequal(&self, rows: usize) -> Option<String> {
+        let block = match self.recipe.sums {
+            pieces::Sums::Exact => pieces::block_rows(rows).max(1),
+            pieces::Sums::Free => 1,
+        };
+        let fits = rows.is_multiple_of(2) && (rows / 2).is_multiple_of(block);
+        (self.has_statistics_of_devices() && !fits).then(|| {
+            let blocks = if block > 1 { format!(" of blocks of {block} rows") } else { String::new() };
+            format!("--bn device: {rows} rows are no two equal parts{blocks}; a multiple of 16 always is")
+        })
     }
 
     /// What is planned for.
@@ -176,7 +207,14 @@ impl Assembler<'_> {
         let mut step = self.build(Task::Train, batch, None)?;
         let numerics = self.numerics(batch.rows);
         step.graph = driver::prepare(step.graph, numerics, timings, &mut |_, _| {})?;
-        let SessionOptions { parts, sharding, fallback, .. } = *self.options;
+        let SessionOptions { mut parts, sharding, fallback, .. } = *self.options;
+        let mut strategy = strategy;
+        if self.has_statistics_of_devices() && strategy == Some(Strategy::Data) {
+            match self.unequal(batch.rows) {
+                Some(_) => strategy = Some(Strategy::One),
+                None => parts = Some([batch.rows / 2; 2]),
+            }
+        }
         let ask = place::Options { strategy, parts, survey, numerics, sharding, ..place::Options::default() };
         let plan = match driver::plan(&step.graph, &self.hardware(), ask.clone(), timings) {
             Err(e) if fallback == Fallback::One && is_impossible_to_place(&e) => {
@@ -196,7 +234,7 @@ impl Assembler<'_> {
         timings: &mut Timings,
     ) -> Result<Planned, TrainError> {
         let cut = self.cut(batch.rows, asked, timings)?;
-        let whole = self.recipe.normalisation == Normalisation::Global && self.keeps_statistics()?;
+        let whole = self.recipe.normalisation != Normalisation::MicroBatch && self.keeps_statistics()?;
         let mut price = |micro_batches: usize| {
             let cut = Cut { micro_batches, ..cut.clone() };
             self.priced_pipeline(batch, cut, timings)
@@ -261,7 +299,7 @@ impl Assembler<'_> {
         let phase = TrainingPhase { seed: self.recipe.seed, ..TrainingPhase::default() };
         let graph = self.model.training_graph(rows, &phase)?.graph;
         if asked != Some(Strategy::Pipeline)
-            && self.recipe.normalisation == Normalisation::Global
+            && self.recipe.normalisation != Normalisation::MicroBatch
             && let Some(state) = statistics(&graph)
         {
             let why = format!("`{}` follows from all rows of a batch at once, which micro-batches take apart", state);
@@ -340,7 +378,7 @@ impl Assembler<'_> {
     }
 
     fn build(&self, task: Task, batch: &BatchTypes, cut: Option<&Cut>) -> Result<Step, TrainError> {
-        let Recipe { seed, sums, micro_batches, normalisation, .. } = *self.recipe;
+        let Recipe { seed, sums, micro_batches, normalisation, staleness, .. } = *self.recipe;
         let count = cut.map_or(micro_batches.map_or(1, NonZeroUsize::get), |c| c.micro_batches);
         let all = 0..batch.rows;
         let ranges: Vec<Range<usize>> = match task {
@@ -350,6 +388,8 @@ impl Assembler<'_> {
         let import = |range: &Range<usize>| {
             let statistics = match normalisation {
                 Normalisation::Global => Statistics::Global,
+                Normalisation::Device if self.options.devices.count() == 1 => Statistics::Global,
+                Normalisation::Device => Statistics::Devices(vec![range.len() - range.len() / 2, range.len() / 2]),
                 Normalisation::MicroBatch => Statistics::Groups(vec![range.len()]),
             };
             let phase = match task {
@@ -374,7 +414,17 @@ impl Assembler<'_> {
         let with_gradients = self.recipe.with_gradients.as_ref();
         let segments = cut.map(|c| &c.segments[..]);
         let BatchTypes { labels, weights, .. } = batch;
-        Ok(step::build(&Parts { pieces, objectives, labels, weights, purpose, sums, with_gradients, segments })?)
+        Ok(step::build(&Parts {
+            pieces,
+            objectives,
+            labels,
+            weights,
+            purpose,
+            sums,
+            staleness,
+            with_gradients,
+            segments,
+        })?)
     }
 
     /// How sums over a batch of so many rows are made.

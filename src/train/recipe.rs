@@ -5,9 +5,8 @@ use super::fit::Names;
 use super::loss::Loss;
 use super::metric::Metric;
 use super::optimizer::Optimizer;
-use super::pieces::Sums;
 use super::step::Objective;
-use super::trainer::{Normalisation, Recipe, Schedule};
+use super::trainer::Recipe;
 use crate::frontend::{At, ImportError, Json};
 use crate::model::{Model, ModelError};
 use intwain_ir::{DType, Value};
@@ -51,16 +50,7 @@ pub fn recipe(model: &Model, said: &Said, seed: u64) -> Result<(Recipe, Names), 
     let found = Optimizer::read(at).map_err(|problem| RecipeError::Config(vec![ConfigError { place, problem }]))?;
     let optimizer = if config.scales_loss && computes_in_half(model)? { scaled(&found)? } else { found };
     let Judging { objectives, names } = objectives(&config, said)?;
-    let recipe = Recipe {
-        objectives,
-        optimizer: Some(optimizer),
-        seed,
-        sums: Sums::Exact,
-        micro_batches: None,
-        schedule: Schedule::default(),
-        normalisation: Normalisation::Global,
-        with_gradients: None,
-    };
+    let recipe = Recipe { seed, ..Recipe::new(objectives, Some(optimizer)) };
     Ok((recipe, names))
 }
 

@@ -6,6 +6,7 @@
 
 mod gradients;
 mod losses;
+mod stale;
 
 use super::hook::WithGradients;
 use super::loss::{Comparison, Coupling, Loss, Terms, logits_of};
@@ -18,6 +19,8 @@ use intwain_ir::scalar::Reduce;
 use intwain_ir::{DType, Graph, Origin, ParamKind, Rows, Shape, Trainable, Turn, Type, Value, Way};
 use std::collections::BTreeMap;
 use std::ops::Range;
+
+pub use stale::WAITING;
 
 /// What one output of a model is judged by.
 #[derive(Clone, Debug)]
@@ -63,6 +66,8 @@ pub struct Parts<'a> {
     pub purpose: Purpose<'a>,
     /// How sums over rows are made.
     pub sums: Sums,
+    /// Steps after which gradients are applied; 0: in their own.
+    pub staleness: usize,
     /// What becomes of the gradients before the optimizer has them.
     pub with_gradients: Option<&'a WithGradients>,
     /// In a pipeline, the segment of each node of the model's graph, which is the same for all micro-batches.

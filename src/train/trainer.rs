@@ -38,6 +38,9 @@ pub struct Recipe {
     pub schedule: Schedule,
     /// Whose rows batch normalisation takes its statistics from.
     pub normalisation: Normalisation,
+    /// Steps after which gradients are applied; 0: in the step that they are made in. The first steps then change nothing
+    /// that the optimizer changes.
+    pub staleness: usize,
     /// What becomes of the gradients before the optimizer has them.
     pub with_gradients: Option<WithGradients>,
 }
@@ -48,18 +51,24 @@ impl Recipe {
         (0..self.objectives.len()).filter(|&i| self.objectives[i].is_judged()).collect()
     }
 
-    /// How a model is judged.
-    pub fn judging(objectives: Vec<Objective>) -> Recipe {
+    /// Gradient of the whole batch, in one piece, exact sums, applied in its own step, by seed 0.
+    pub fn new(objectives: Vec<Objective>, optimizer: Option<Optimizer>) -> Recipe {
         Recipe {
             objectives,
-            optimizer: None,
+            optimizer,
             seed: 0,
             sums: Sums::default(),
             micro_batches: None,
             schedule: Schedule::default(),
             normalisation: Normalisation::default(),
+            staleness: 0,
             with_gradients: None,
         }
+    }
+
+    /// How a model is judged.
+    pub fn judging(objectives: Vec<Objective>) -> Recipe {
+        Recipe::new(objectives, None)
     }
 }
 
@@ -69,6 +78,8 @@ pub enum Normalisation {
     /// All rows of the batch.
     #[default]
     Global,
+    /// Those that a device has of the batch, or of a micro-batch: the batch is divided into two equal parts.
+    Device,
     /// Those of a micro-batch, in its place one after the other.
     MicroBatch,
 }

@@ -15,7 +15,7 @@ use crate::runtime::{DeviceKind, Devices};
 use crate::session::{RunError, SessionOptions};
 use crate::train::assemble::{Assembler, BatchTypes};
 use crate::train::optimizer::Optimizer;
-use crate::train::trainer::{Batch, Recipe, TrainError, Trainer};
+use crate::train::trainer::{Batch, Normalisation, Recipe, TrainError, Trainer};
 use intwain_ir::{DType, Graph, Tensor, Type};
 use intwain_passes::check;
 use intwain_passes::check::placement::Interface;
@@ -25,7 +25,7 @@ use intwain_passes::{Numerics, Timings};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-/// Steps that are taken: the first fills what optimizers keep.
+/// Steps that are taken behind those in which gradients wait: the first fills what optimizers keep.
 const STEPS: usize = 2;
 
 /// A step of training to be verified.
@@ -51,7 +51,7 @@ pub fn verify_training(
     timings: &mut Timings,
     progress: Progress<'_>,
 ) -> Result<VerifyReport, TrainError> {
-    let divides = step.session.sharding.divides();
+    let divides = step.session.sharding.divides() || step.recipe.normalisation == Normalisation::Device;
     let strategies: Vec<Strategy> = match (&options.strategies[..], options.devices.count()) {
         ([], 1) => vec![Strategy::One],
         ([], _) if divides => vec![Strategy::Data],
@@ -224,8 +224,15 @@ impl<'a> Judge<'a> {
         let key = (promised, micro_batches);
         if !self.expected.contains_key(&key) {
             let recipe = if promised { self.step.recipe.clone() } else { plain(self.step.recipe) };
+            let (by_device, count) = (recipe.normalisation == Normalisation::Device, self.options.devices.count());
             let options = SessionOptions {
-                devices: Devices::one(DeviceKind::Cpu),
+                // One device computes what each of two has statistics of.
+                devices: if by_device && count > 1 {
+                    Devices::two(DeviceKind::Cpu)
+                } else {
+                    Devices::one(DeviceKind::Cpu)
+                },
+                split: Some(Strategy::One),
                 threads: self.options.host.threads,
                 numerics: Some(if promised { self.step.session.numerics() } else { Numerics::Free }),
                 ..SessionOptions::default()
@@ -264,7 +271,7 @@ fn run(trainer: &mut Trainer<'_>, batch: &Batch) -> Result<Vec<Tensor>, TrainErr
         variables.map(|(name, ty)| (name.clone(), integers::state(&name, &ty))).collect();
     trainer.set_states(integers)?;
     let mut results = Vec::new();
-    for _ in 0..STEPS {
+    for _ in 0..STEPS + trainer.recipe().staleness {
         let outcome = trainer.step(batch)?;
         let losses: Vec<f64> = std::iter::once(outcome.loss).chain(outcome.losses.iter().map(|l| l.1)).collect();
         results.push(Tensor::from_f64(DType::F64, [losses.len()], &losses));

@@ -6,7 +6,7 @@ use intwain::train::loss::Loss;
 use intwain::train::optimizer::Optimizer;
 use intwain::train::pieces::Sums;
 use intwain::train::step::Objective;
-use intwain::train::trainer::{Batch, Normalisation, Recipe, Schedule, Trainer};
+use intwain::train::trainer::{Batch, Recipe, Schedule, Trainer};
 use intwain::{DeviceKind, Devices, Model, ModelOptions, SessionOptions, Strategy, Tensor};
 use serde_json::{Value, json};
 use std::num::NonZeroUsize;
@@ -55,16 +55,7 @@ pub(crate) fn recipe(losses: &[&str], optimizer: Optimizer) -> Recipe {
         metrics: Vec::new(),
         weighted_metrics: Vec::new(),
     };
-    Recipe {
-        objectives: losses.iter().map(objective).collect(),
-        optimizer: Some(optimizer),
-        seed: 0,
-        sums: Sums::Free,
-        micro_batches: None,
-        schedule: Schedule::default(),
-        normalisation: Normalisation::Global,
-        with_gradients: None,
-    }
+    Recipe { sums: Sums::Free, ..Recipe::new(losses.iter().map(objective).collect(), Some(optimizer)) }
 }
 
 /// How devices share the work: one device, or two under a strategy.

@@ -7,7 +7,9 @@
 //! tf-keras has a fused kernel for images and volumes, which does three things of its own: it ignores masks, moving
 //! variances follow N/(N−1)·σ², and epsilon is at least 1.001·10⁻⁵.
 
-use intwain_ir::ops::{Concat, StopGradient};
+mod groups;
+
+use intwain_ir::ops::StopGradient;
 use intwain_ir::scalar::{Binary, Reduce, Unary};
 use intwain_ir::{Shape, Trainable, Value};
 
@@ -162,35 +164,29 @@ fn inverse_deviation(cx: &mut Cx, config: &Config, variance: Value) -> Out<Value
     Ok(cx.g.unary(Unary::Rsqrt, sum)?)
 }
 
-/// Normalises by the statistics of the batch, and updates the moving ones: for all rows, or for groups of rows one after
-/// another.
+/// Normalises by the statistics of the batch, and updates the moving ones: for all rows, or for groups of rows.
 fn trained(cx: &mut Cx, x: Value, mask: Option<Value>, config: &Config, vars: &Variables) -> Out<Value> {
-    let groups = match cx.training_phase().statistics {
-        Statistics::Global => return group(cx, x, mask, config, vars),
-        Statistics::Groups(groups) => groups,
-    };
-    if config.dim == 0 {
-        return Err(misfit("statistics of groups of rows, of a tensor whose channels are its rows"));
+    match cx.training_phase().statistics {
+        Statistics::Global => group(cx, x, mask, config, vars),
+        Statistics::Groups(groups) => {
+            let parts = groups::parts(cx, x, config, groups)?;
+            groups::one_after_another(cx, x, mask, parts, config, vars)
+        }
+        Statistics::Devices(groups) => {
+            let parts = groups::parts(cx, x, config, groups)?;
+            groups::apart(cx, x, mask, &parts, config, vars)
+        }
     }
-    let rows = cx.dims(x)[0];
-    let unit = cx.positions_per_row(rows);
-    if groups.iter().sum::<usize>() * unit != rows {
-        return Err(misfit(format!("{rows} rows are not divided by groups of {groups:?}")));
-    }
-    let (mut parts, mut at) = (Vec::new(), 0);
-    let mut vars = Variables { ..*vars };
-    for rows in groups.into_iter().filter(|rows| *rows > 0) {
-        let range = at..at + rows * unit;
-        at = range.end;
-        let part = cx.g.slice_dim(x, 0, range.clone())?;
-        let mask = mask.map(|mask| cx.g.slice_dim(mask, 0, range)).transpose()?;
-        parts.push(group(cx, part, mask, config, &vars)?);
-        vars.read_again(cx)?;
-    }
-    match parts.as_slice() {
-        [] => Ok(x),
-        [one] => Ok(*one),
-        parts => Ok(cx.g.push(Concat { dim: 0 }, parts)?),
+}
+
+/// What moving variances follow, of the variance of `elements` over all channels.
+fn of_sample(cx: &mut Cx, config: &Config, variance: Value, elements: usize) -> Out<Value> {
+    let channels = cx.g.shape(variance).last().copied().unwrap_or(1).max(1);
+    let n = (elements / channels) as f64;
+    match config.kernel {
+        // What one value says of the spread of others is nothing.
+        Kernel::Fused => scaled(cx, variance, n / (n - 1.0).max(1.0)),
+        Kernel::Composed => Ok(variance),
     }
 }
 
@@ -211,23 +207,14 @@ impl Variables {
 
 /// Rows that share their statistics.
 fn group(cx: &mut Cx, x: Value, mask: Option<Value>, config: &Config, vars: &Variables) -> Out<Value> {
-    let others: Vec<usize> = (0..cx.rank(x)).filter(|d| *d != config.dim).collect();
-    let (mean, centred, variance) = match mask {
-        None => moments(cx, x, config.dim, &others)?,
-        Some(mask) => masked_moments(cx, x, mask, config.dim, &others)?,
-    };
+    let (mean, centred, variance) = moments(cx, x, mask, &[config.dim])?;
     let mut scale = inverse_deviation(cx, config, variance)?;
     let mut shift = None;
     if let Some(renorm) = &config.renorm {
         let (r, d) = corrected(cx, config, renorm, vars, [mean, variance])?;
         (scale, shift) = (cx.g.mul(scale, r)?, Some(d));
     } else {
-        // What one value says of the spread of others is nothing.
-        let n = others.iter().map(|&d| cx.dims(x)[d]).product::<usize>() as f64;
-        let of_sample = match config.kernel {
-            Kernel::Fused => scaled(cx, variance, n / (n - 1.0).max(1.0))?,
-            Kernel::Composed => variance,
-        };
+        let of_sample = of_sample(cx, config, variance, cx.g.shape(x).elements())?;
         follow(cx, "moving_mean", vars.mean, mean, config.momentum)?;
         follow(cx, "moving_variance", vars.variance, of_sample, config.momentum)?;
     }
@@ -252,28 +239,38 @@ fn group(cx: &mut Cx, x: Value, mask: Option<Value>, config: &Config, vars: &Var
     }
 }
 
-/// The mean of each channel, how far each element is from it, and the variance.
-fn moments(cx: &mut Cx, x: Value, dim: usize, others: &[usize]) -> Out<(Value, Value, Value)> {
-    let shape = Shape::from([cx.dims(x)[dim]]);
+/// The mean over all dimensions but those kept, how far each element is from it, and the variance; of what a mask leaves
+/// where there is one.
+fn moments(cx: &mut Cx, x: Value, mask: Option<Value>, kept: &[usize]) -> Out<(Value, Value, Value)> {
+    let others: Vec<usize> = (0..cx.rank(x)).filter(|d| !kept.contains(d)).collect();
+    match mask {
+        None => all_moments(cx, x, kept, &others),
+        Some(mask) => masked_moments(cx, x, mask, kept, &others),
+    }
+}
+
+fn all_moments(cx: &mut Cx, x: Value, kept: &[usize], others: &[usize]) -> Out<(Value, Value, Value)> {
+    let whole = cx.g.shape(x).clone();
+    let shape = Shape::new(kept.iter().map(|&d| whole[d]));
     let average = mean(cx, x, others)?;
     let average = cx.g.reshape(average, &shape)?;
-    let wide = along(cx, average, x, dim)?;
+    let wide = cx.g.broadcast(average, &whole, kept)?;
     let centred = cx.g.sub(x, wide)?;
     let square = cx.g.mul(centred, centred)?;
     let variance = mean(cx, square, others)?;
     Ok((average, centred, cx.g.reshape(variance, &shape)?))
 }
 
-/// The same of what a mask leaves: Keras 3 adds a little to its count, Keras 2 does not.
-fn masked_moments(cx: &mut Cx, x: Value, mask: Value, dim: usize, others: &[usize]) -> Out<(Value, Value, Value)> {
+/// Keras 3 adds a little to the count of what a mask leaves, Keras 2 does not.
+fn masked_moments(cx: &mut Cx, x: Value, mask: Value, kept: &[usize], others: &[usize]) -> Out<(Value, Value, Value)> {
     let ty = cx.g.ty(x).clone();
     let dims = cx.dims(mask);
     if dims[..] != ty.shape[..ty.rank() - 1] {
         return Err(misfit(format!("a mask of shape {dims:?} beside a tensor of shape {}", ty.shape)));
     }
-    let kept: Vec<usize> = (0..dims.len()).collect();
+    let all: Vec<usize> = (0..dims.len()).collect();
     let mask = cx.g.cast(intwain_ir::DType::Bool, mask)?;
-    let mask = cx.g.broadcast(mask, &ty.shape, &kept)?;
+    let mask = cx.g.broadcast(mask, &ty.shape, &all)?;
     let weight = cx.g.cast(ty.dtype, mask)?;
     let mut count = cx.g.reduce(Reduce::Sum, weight, others)?;
     let shape = cx.g.shape(count).clone();
@@ -285,7 +282,7 @@ fn masked_moments(cx: &mut Cx, x: Value, mask: Value, dim: usize, others: &[usiz
     let left = cx.g.select(mask, x, zero)?;
     let sum = cx.g.reduce(Reduce::Sum, left, others)?;
     let average = cx.g.div(sum, count)?;
-    let wide = along(cx, average, x, dim)?;
+    let wide = cx.g.broadcast(average, &ty.shape, kept)?;
     let centred = cx.g.sub(x, wide)?;
     let distance = cx.g.select(mask, centred, zero)?;
     let square = cx.g.mul(distance, distance)?;

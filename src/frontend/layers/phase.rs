@@ -37,4 +37,7 @@ pub enum Statistics {
     /// Consecutive rows, so many each, which are all rows of the call. Moving statistics are updated by one group after
     /// the other.
     Groups(Vec<usize>),
+    /// The same; moving statistics follow the mean of what the groups give, whatever their sizes: what the copies of the
+    /// replicas of `tf.distribute` amount to, which are averaged where they are read.
+    Devices(Vec<usize>),
 }

@@ -2,7 +2,7 @@
 
 use super::{Builder, StepError, Totals};
 use crate::train::hook::Gradient;
-use crate::train::optimizer::{Given, Optimizer, Slot, each};
+use crate::train::optimizer::{Given, Optimizer, Slot};
 use intwain_ir::ops::{Op, TypeError};
 use intwain_ir::scalar::Binary;
 use intwain_ir::{DType, Graph, Origin, ParamKind, Type, Value, grad};
@@ -31,6 +31,11 @@ impl Builder<'_> {
         let scale = optimizer.loss_scale(&mut self.graph, &slot_values)?;
         let before: Vec<Value> = trained.iter().map(|&v| self.variables[v].now).collect();
         let gradients = self.gradients(totals, &trained, scale)?;
+        let waited = match self.parts.staleness {
+            0 => None,
+            steps => Some(self.wait(steps, &named, &gradients, scale)?),
+        };
+        let gradients = waited.as_ref().map_or(gradients, |w| w.gradients.clone());
         let gradients = self.changed(&named, &before, gradients, scale)?;
         let constraints: Vec<_> =
             trained.iter().map(|&v| self.variables[v].spec.as_ref().and_then(|s| s.constraint.clone())).collect();
@@ -39,7 +44,13 @@ impl Builder<'_> {
             None => Ok(w),
         };
         let given = Given { named: &named, variables: &before, gradients: &gradients, slots: &slot_values };
-        let updated = optimizer.step(&mut self.graph, &given, &mut constrain)?;
+        let mut updated = optimizer.step(&mut self.graph, &given, &mut constrain)?;
+        if let Some(waited) = &waited {
+            let variables = updated.variables.iter_mut().zip(&before);
+            for (next, before) in variables.chain(updated.slots.iter_mut().zip(&slot_values)) {
+                *next = waited.choose(&mut self.graph, *next, *before)?;
+            }
+        }
         for (&v, now) in trained.iter().zip(updated.variables) {
             self.variables[v].now = now;
         }
@@ -61,24 +72,15 @@ impl Builder<'_> {
         let mut given = Vec::new();
         for ((&variable, (path, _)), value) in variables.iter().zip(named).zip(&gradients) {
             let Some(value) = *value else { continue };
-            let value = match scale {
-                Some(scale) => each(&mut self.graph, value, &|g, x| {
-                    let scale = spread_like(g, scale, x)?;
-                    g.div(x, scale)
-                })?,
-                None => value,
-            };
+            let value = self.scaled(value, scale, Binary::Div)?;
             given.push(Gradient { path, variable, value });
         }
         let mut changed = hook.apply(&mut self.graph, &given)?.into_iter();
         let mut all = Vec::new();
         for gradient in gradients {
-            all.push(match (gradient.and_then(|_| changed.next()), scale) {
-                (Some(value), Some(scale)) => Some(each(&mut self.graph, value, &|g, x| {
-                    let scale = spread_like(g, scale, x)?;
-                    g.mul(x, scale)
-                })?),
-                (value, _) => value,
+            all.push(match gradient.and_then(|_| changed.next()) {
+                Some(value) => Some(self.scaled(value, scale, Binary::Mul)?),
+                None => None,
             });
         }
         Ok(all)
@@ -177,7 +179,7 @@ impl Builder<'_> {
 }
 
 /// A scalar as a tensor like another.
-fn spread_like(g: &mut Graph, scalar: Value, like: Value) -> Result<Value, TypeError> {
+pub(super) fn spread_like(g: &mut Graph, scalar: Value, like: Value) -> Result<Value, TypeError> {
     let ty = g.ty(like).clone();
     let scalar = g.cast(ty.dtype, scalar)?;
     g.broadcast_to(scalar, &ty.shape)
