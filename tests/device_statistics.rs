@@ -56,7 +56,7 @@ fn expected(groups: &[&[f64]]) -> (f64, f64, f64) {
 }
 
 /// The loss and the moving statistics after a step that changes no weight.
-fn stepped(recipe: Recipe, options: SessionOptions, x: &[f32]) -> Result<[f64; 3], TrainError> {
+fn stepped(recipe: Recipe, options: SessionOptions, x: &[f32]) -> Result<[f64; 3], Box<TrainError>> {
     let m = normalised();
     let mut trainer = Trainer::new(&m, recipe, options)?;
     let loss = trainer.step(&rows(x))?.loss;

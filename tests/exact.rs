@@ -4,9 +4,8 @@
 use intwain::frontend::{At, Json};
 use intwain::train::loss::Loss;
 use intwain::train::optimizer::Optimizer;
-use intwain::train::pieces::Sums;
 use intwain::train::step::Objective;
-use intwain::train::trainer::{Batch, Normalisation, Recipe, Schedule, Trainer};
+use intwain::train::trainer::{Batch, Recipe, Trainer};
 use intwain::{DeviceKind, Devices, Model, ModelOptions, RunError, Session, SessionOptions, Strategy, Tensor};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

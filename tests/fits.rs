@@ -10,9 +10,8 @@ use intwain::train::fit::{Names, Tally};
 use intwain::train::loss::Loss;
 use intwain::train::metric::Metric;
 use intwain::train::optimizer::Optimizer;
-use intwain::train::pieces::Sums;
 use intwain::train::step::{Objective, StepError};
-use intwain::train::trainer::{Batch, Normalisation, Recipe, Schedule, TrainError, Trainer};
+use intwain::train::trainer::{Batch, Recipe, TrainError, Trainer};
 use std::num::NonZeroUsize;
 
 use intwain::{DType, DeviceKind, Devices, Model, ModelOptions, SessionOptions, Strategy, Tensor};

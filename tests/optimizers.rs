@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use intwain::frontend::{At, Json, open_model};
 use intwain::train::loss::Loss;
 use intwain::train::optimizer::{Given, Initial, Optimizer};
-use intwain::train::pieces::Sums;
 use intwain::train::schedule::Schedule;
 use intwain::train::step::Objective;
 use intwain::train::trainer::{Batch, Recipe, Trainer};

@@ -14,7 +14,6 @@ use intwain::frontend::{
 };
 use intwain::train::loss::Loss;
 use intwain::train::optimizer::Optimizer;
-use intwain::train::pieces::Sums;
 use intwain::train::step::Objective;
 use intwain::train::trainer::{Batch, Recipe, Trainer};
 use intwain::{DeviceKind, Devices, Model, ModelOptions, SessionOptions, Strategy};

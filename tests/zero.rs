@@ -6,7 +6,7 @@ use intwain::train::loss::Loss;
 use intwain::train::optimizer::Optimizer;
 use intwain::train::pieces::Sums;
 use intwain::train::step::Objective;
-use intwain::train::trainer::{Batch, Normalisation, Recipe, Schedule, Trainer};
+use intwain::train::trainer::{Batch, Recipe, Trainer};
 use intwain::{DeviceKind, Devices, Model, ModelOptions, SessionOptions, Sharding, StateSharding, Strategy, Tensor};
 use intwain_ir::{Layout, ParamKind};
 use serde_json::{Value, json};
