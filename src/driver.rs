@@ -2,12 +2,13 @@
 
 use crate::kernels::gpu::GpuCode;
 use intwain_ir::{Graph, Layout, Target, Type};
+use intwain_passes::buckets::buckets;
 use intwain_passes::check::placement::Interface;
 use intwain_passes::fuse::{self, Cluster};
 use intwain_passes::hardware::Hardware;
 use intwain_passes::partition::{PartitionError, partition};
 use intwain_passes::pass::{self, GLOBAL, LOCAL};
-use intwain_passes::place::{self, PlaceError, Plan, Planner};
+use intwain_passes::place::{self, PlaceError, Plan, Planner, Strategy};
 use intwain_passes::program::{DeviceProgram, program};
 use intwain_passes::{Numerics, PassError, Timings, check, forest, reshard};
 use std::sync::Arc;
@@ -80,12 +81,16 @@ pub fn passes() -> Vec<(&'static str, &'static str)> {
         pass::ROW_BLOCKS,
         ("shard", "writes the plan's layouts on all values"),
         ("reshard", "makes communication explicit"),
+        BUCKETS,
         ("partition", "gives each device its graph"),
         FOREST,
     ]);
     all.extend(listed(LOCAL));
     all
 }
+
+/// The pass that follows `reshard`.
+const BUCKETS: (&str, &str) = ("buckets", "exchanges gradients as soon as they are there, several in one message");
 
 /// The pass that follows the checked division.
 const FOREST: (&str, &str) = ("forest", "has each device add up what it holds of sums over rows");
@@ -130,6 +135,12 @@ pub fn lower(
     let explicit = explicit.map_err(PassError::from)?;
     pass::check("reshard", &explicit, timings)?;
     after("reshard", &explicit);
+    let explicit = match plan.strategy {
+        Strategy::Data => timings.time(BUCKETS.0, || buckets(&explicit, plan.bucket_bytes)).map_err(PassError::from)?,
+        Strategy::One | Strategy::Tensor | Strategy::Mixed | Strategy::Pipeline => explicit,
+    };
+    pass::check(BUCKETS.0, &explicit, timings)?;
+    after(BUCKETS.0, &explicit);
     let raw = timings.time("partition", || partition(&explicit))?;
     let problems = timings.time("check", || check::placement::check(&graph, &Interface::of(&explicit), &raw));
     if !problems.is_empty() {

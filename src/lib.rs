@@ -42,6 +42,7 @@ pub use driver::{CompileError, Compiled};
 pub use intwain_codegen::schedule::gpu::Precision;
 pub use intwain_ir::{DType, Shape, Tensor, Type};
 pub use intwain_passes::Timings;
+pub use intwain_passes::buckets::Buckets;
 pub use intwain_passes::hardware::{Catalogue, Hardware, HardwareError};
 pub use intwain_passes::place::{Sharding, StateSharding, Strategy};
 pub use model::{Matching, Model, ModelError, ModelOptions};

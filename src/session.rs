@@ -15,6 +15,7 @@ use crate::runtime::{
 };
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::{Graph, Param, ParamKind, Rows, Shape, Tensor, Type};
+use intwain_passes::buckets::Buckets;
 use intwain_passes::differentiate::gradients;
 use intwain_passes::hardware::{Catalogue, Hardware};
 use intwain_passes::place::{self, Sharding, Strategy};
@@ -54,6 +55,8 @@ pub struct SessionOptions {
     pub numerics: Option<Numerics>,
     /// What two devices that share the rows of training keep in parts.
     pub sharding: Sharding,
+    /// How two devices that share the rows of training join the gradients that they exchange.
+    pub buckets: Buckets,
 }
 
 impl SessionOptions {
@@ -409,8 +412,8 @@ pub(crate) fn plan(
     let hardware = options.hardware.clone().unwrap_or_else(|| hardware_of(&options.devices));
     let survey = place::Survey::Asked;
     let numerics = options.numerics();
-    let SessionOptions { parts, sharding, .. } = *options;
-    let ask = place::Options { strategy, parts, survey, numerics, sharding, ..place::Options::default() };
+    let SessionOptions { parts, sharding, buckets, .. } = *options;
+    let ask = place::Options { strategy, parts, survey, numerics, sharding, buckets, ..place::Options::default() };
     match driver::plan(graph, &hardware, ask.clone(), timings) {
         Err(CompileError::Place(place::PlaceError::CannotSplit { .. })) if options.fallback == Fallback::One => {
             let one = place::Options { strategy: Some(Strategy::One), ..ask };

@@ -82,6 +82,7 @@ impl Ends {
             Op::AllGather(op) => all(op.channel, op.device, op.sizes.len()),
             Op::AllReduce(op) => all(op.channel, op.device, op.devices),
             Op::AllToAll(op) => all(op.channel, op.device, op.to_sizes.len()),
+            Op::Bucket(op) => all(op.channel, op.device, op.devices),
             Op::ReduceScatter(op) => all(op.channel, op.device, op.sizes.len()),
             Op::Recv(op) => one(op.channel, Some(op.from)),
             Op::Send(op) => one(op.channel, Some(op.to)),

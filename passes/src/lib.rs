@@ -2,10 +2,11 @@
 //!
 //! [`pass`] lists the rewriting passes and runs them, [`row_blocks()`] where results must not depend on the number of devices; [`place`] decides what each device holds and computes, with the
 //! costs of [`cost`] on the machine that [`hardware`] describes; [`reshard`] makes communication explicit and
-//! [`partition`] gives each device its graph; [`check`] judges plans and programs without sharing code with what made
+//! [`partition`] gives each device its graph, with sums exchanged as [`buckets`] says; [`check`] judges plans and programs without sharing code with what made
 //! them; [`fuse`] makes clusters, one kernel each; [`memory`] gives their results addresses. [`simulate`] predicts how
 //! long command lists take.
 
+pub mod buckets;
 pub mod check;
 pub mod cost;
 pub mod differentiate;

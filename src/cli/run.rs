@@ -10,6 +10,7 @@ use crate::runtime::{DeviceKind, Devices, HostOptions};
 use crate::session::{Fallback, Session, SessionOptions};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::Tensor;
+use intwain_passes::buckets::Buckets;
 use intwain_passes::hardware::Hardware;
 use intwain_passes::place::Sharding;
 use intwain_passes::{Numerics, Timings};
@@ -90,6 +91,7 @@ pub(crate) fn session_options(a: &DeviceArgs) -> Result<SessionOptions, Failure>
         batch: a.batch,
         numerics: numerics(a)?,
         sharding: Sharding::default(),
+        buckets: Buckets::default(),
     })
 }
 

@@ -142,7 +142,7 @@ impl Wanted {
     /// What is to be said of the plan.
     pub(crate) fn report(&self, model: &Model, planned: &Planned) -> TrainingReport {
         let trainable = model.trainable_paths().map(str::to_string).collect();
-        report::training(planned, &self.asked.recipe, &trainable, self.batch.rows)
+        report::training(planned, &self.asked.recipe, &trainable, self.batch.rows, &self.assembler(model).hardware())
     }
 }
 

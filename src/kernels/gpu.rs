@@ -134,6 +134,7 @@ fn channel(op: &Op) -> Option<usize> {
         Op::AllGather(o) => Some(o.channel),
         Op::ReduceScatter(o) => Some(o.channel),
         Op::AllToAll(o) => Some(o.channel),
+        Op::Bucket(o) => Some(o.channel),
         _ => None,
     }
 }
@@ -186,9 +187,9 @@ impl Collector<'_> {
         let (args, results): (Vec<&Type>, Vec<&Type>) =
             (c.reads.iter().map(ty).collect(), c.writes.iter().map(ty).collect());
         let unsupported = || EmitError::Unsupported { kernel: c.origin.to_string(), what: op.name().to_string() };
-        let (channel, messages) = channel(op).zip(op.messages(&args, &results)).ok_or_else(unsupported)?;
+        let (channel, members) = channel(op).zip(op.members(&args, &results)).ok_or_else(unsupported)?;
         let name = format!("{}_{}", c.origin.path(), op.name());
-        let exchange = self.gpu.exchange(&name, &messages, args.first().copied(), results.first().copied());
+        let exchange = self.gpu.exchange(&name, &members, &args, &results);
         let mailbox = exchange.as_ref().map_or(0, |e| e.mailbox);
         let launch = exchange.map(|e| self.launch(e.kernel, e.args)).transpose()?;
         Ok(Communication { channel, mailbox, launch })

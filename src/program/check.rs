@@ -154,8 +154,10 @@ fn undivided(explicit: &Graph) -> Option<Graph> {
     for (id, node) in &explicit.nodes {
         match &node.op {
             Op::Reshard(_) => {
-                let same = rw.value(node.args[0]);
-                rw.set(node.results[0], same);
+                for (arg, result) in node.args.iter().zip(&node.results) {
+                    let same = rw.value(*arg);
+                    rw.set(*result, same);
+                }
             }
             _ => rw.copy(id).ok()?,
         }

@@ -313,8 +313,8 @@ impl Made<'_> {
 
     fn exchange(&self, c: &Communication) -> ExchangeManifest {
         let arg = |a: &ExchangeArgument| match a {
-            ExchangeArgument::Operand => "operand 0".to_string(),
-            ExchangeArgument::Result => "result 0".to_string(),
+            ExchangeArgument::Operand(i) => format!("operand {i}"),
+            ExchangeArgument::Result(i) => format!("result {i}"),
             ExchangeArgument::Mailbox(at) => format!("mailbox {at}"),
             ExchangeArgument::PeerMailbox(at) => format!("peer {at}"),
         };

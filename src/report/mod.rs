@@ -5,6 +5,7 @@
 //! [`MachineReport`] what a machine is taken to be. Field names of the JSON forms are stable within a
 //! [`REPORT_VERSION`].
 
+mod exchanges;
 mod layers;
 mod machine;
 mod placement;
@@ -13,6 +14,7 @@ mod text;
 mod training;
 mod why;
 
+pub use exchanges::{ExchangesReport, MessageReport, exchanges};
 pub use layers::{LayerRow, LayersReport, OptimizerRow, layers};
 pub use machine::{DeviceFigures, FigureReport, LinkFigures, MachineReport};
 pub use placement::{

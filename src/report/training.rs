@@ -1,5 +1,6 @@
 //! What a step of training keeps where, and in which order its micro-batches are worked on.
 
+use super::exchanges::{ExchangesReport, exchanges};
 use super::text::{Align, Table, bytes};
 use crate::driver::Compiled;
 use crate::train::assemble::Planned;
@@ -8,6 +9,7 @@ use crate::train::pieces::{self, Sums};
 use crate::train::step::WAITING;
 use crate::train::trainer::{Normalisation, Recipe};
 use intwain_ir::{Graph, Layout, ParamKind, Way};
+use intwain_passes::hardware::Hardware;
 use intwain_passes::place::{Plan, Strategy};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -34,6 +36,9 @@ pub struct TrainingReport {
     pub devices: Vec<TrainingMemory>,
     /// Every state: variables, what layers keep, the optimizer's slots.
     pub states: Vec<StateReport>,
+    /// In a data split, how gradients are exchanged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exchanges: Option<ExchangesReport>,
     /// In a pipeline, what each device does in order: `F0` is micro-batch 0 forward, `B0` backward, `W0` what it puts off
     /// of the gradients of weights. Known once programs are made.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -70,7 +75,13 @@ pub struct StateReport {
 }
 
 /// Reports a planned step of training.
-pub fn training(planned: &Planned, recipe: &Recipe, trainable: &BTreeSet<String>, rows: usize) -> TrainingReport {
+pub fn training(
+    planned: &Planned,
+    recipe: &Recipe,
+    trainable: &BTreeSet<String>,
+    rows: usize,
+    hardware: &Hardware,
+) -> TrainingReport {
     let (graph, plan) = (&planned.step.graph, &planned.plan);
     let states = states(graph, plan, &planned.step.slots, trainable);
     let device = |k: usize| {
@@ -108,6 +119,7 @@ pub fn training(planned: &Planned, recipe: &Recipe, trainable: &BTreeSet<String>
         schedule: pipelined.then(|| recipe.schedule.name()),
         devices: (0..plan.devices).map(device).collect(),
         states,
+        exchanges: exchanges(graph, plan, hardware),
         order: Vec::new(),
     }
 }
@@ -200,6 +212,9 @@ impl fmt::Display for TrainingReport {
             table.row(std::iter::once(k.to_string()).chain(cells).collect());
         }
         write!(f, "{}", table.to_string().trim_end())?;
+        if let Some(exchanges) = &self.exchanges {
+            write!(f, "\n{exchanges}")?;
+        }
         for (k, order) in self.order.iter().enumerate().filter(|(_, o)| !o.is_empty()) {
             write!(f, "\ndevice {k}: {}", order.join(" "))?;
         }

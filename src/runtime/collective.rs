@@ -1,7 +1,9 @@
-//! Communication operations on CPU devices, over [`Links`].
+//! Communication operations on CPU devices, over [`Links`], in two halves: what a device sends, and what it makes of what
+//! it receives.
 
 use super::links::{LinkError, Links, Route};
-use intwain_ir::ops::Op;
+use super::memory::ALIGNMENT;
+use intwain_ir::ops::{Kept, Op};
 use intwain_ir::scalar::{self, Reduce, Scalar};
 use intwain_ir::{DType, Shape, Type};
 
@@ -13,12 +15,12 @@ pub(crate) struct View<'a> {
 }
 
 /// The messages that a communication sends from `device`, with their sizes.
-pub(crate) fn routes(op: &Op, device: usize, operand: Option<&Type>) -> Vec<(Route, usize)> {
+pub(crate) fn routes(op: &Op, device: usize, operands: &[&Type]) -> Vec<(Route, usize)> {
     let to_all = |channel: usize, devices: usize, bytes: &dyn Fn(usize) -> usize| {
         let others = (0..devices).filter(|&d| d != device);
         others.map(|to| (Route { channel, from: device, to }, bytes(to))).collect::<Vec<_>>()
     };
-    let Some(ty) = operand else { return Vec::new() };
+    let Some(ty) = operands.first() else { return Vec::new() };
     let part = |dim: usize, size: usize| ty.with_shape(ty.shape.with(dim, size)).bytes();
     match op {
         Op::Send(s) => vec![(Route { channel: s.channel, from: device, to: s.to }, ty.bytes())],
@@ -26,82 +28,138 @@ pub(crate) fn routes(op: &Op, device: usize, operand: Option<&Type>) -> Vec<(Rou
         Op::AllGather(g) => to_all(g.channel, g.sizes.len(), &|_| ty.bytes()),
         Op::ReduceScatter(r) => to_all(r.channel, r.sizes.len(), &|to| part(r.dim, r.sizes[to])),
         Op::AllToAll(a) => to_all(a.channel, a.to_sizes.len(), &|to| part(a.to, a.to_sizes[to])),
+        Op::Bucket(b) => to_all(b.channel, b.devices, &|to| packed(&b.kept, operands, to).1),
         _ => Vec::new(),
     }
 }
 
-/// Performs a communication: reads the operand, if there is one, and writes the result, if there is one.
+/// Where in a bucket's message to a device the part of each operand begins, and the message's size.
+fn packed(kept: &[Kept], operands: &[&Type], to: usize) -> (Vec<usize>, usize) {
+    let mut end = 0;
+    let place = |(kept, ty): (&Kept, &&Type)| {
+        let start = end;
+        end += kept_part(kept, ty, to).bytes().next_multiple_of(ALIGNMENT);
+        start
+    };
+    let starts = kept.iter().zip(operands).map(place).collect();
+    (starts, end)
+}
+
+/// What a device keeps of a combination, as a part of it.
+fn kept_part(kept: &Kept, ty: &Type, device: usize) -> Part {
+    match kept {
+        Kept::All => Part::whole(ty),
+        Kept::Part { dim, sizes } => Part::new(&ty.shape, *dim, sizes, device, ty.dtype),
+    }
+}
+
+/// The first half of a communication: gives the operands to the link, and writes what the results have of them. The
+/// operands are not read any more, so a device can go on until it needs the results.
 ///
 /// # Safety
 /// The views must point to memory of their types that no other thread touches meanwhile.
-pub(crate) unsafe fn perform(
+pub(crate) unsafe fn post(
     op: &Op,
     device: usize,
     links: &Links,
-    operand: Option<View<'_>>,
-    result: Option<View<'_>>,
+    operands: &[View<'_>],
+    results: &[View<'_>],
 ) -> Result<(), LinkError> {
-    match (op, operand, result) {
-        (Op::Send(s), Some(x), None) => {
-            let route = Route { channel: s.channel, from: device, to: s.to };
-            // SAFETY: the slot has room for the operand.
-            links.send(route, |slot| unsafe { slot.copy_from_nonoverlapping(x.at, x.ty.bytes()) })
-        }
-        (Op::Recv(r), None, Some(y)) => {
-            let route = Route { channel: r.channel, from: r.from, to: device };
-            // SAFETY: the message has the result's type.
-            links.receive(route, |slot| unsafe { y.at.copy_from_nonoverlapping(slot, y.ty.bytes()) })
-        }
-        (Op::AllReduce(r), Some(x), Some(y)) => {
-            for route in others(r.channel, device, r.devices) {
-                // SAFETY: as for Send.
-                links.send(route, |slot| unsafe { slot.copy_from_nonoverlapping(x.at, x.ty.bytes()) })?;
+    // SAFETY: slots have room for what is sent; results and operands do not overlap, by the program checker; parts go to
+    // their own positions.
+    unsafe {
+        match (op, operands, results) {
+            (Op::Send(s), [x], []) => {
+                let route = Route { channel: s.channel, from: device, to: s.to };
+                links.send(route, |slot| slot.copy_from_nonoverlapping(x.at, x.ty.bytes()))
             }
-            // SAFETY: operand and result have one type; messages have it too.
-            unsafe { combine_all(links, r.channel, r.function, device, r.devices, x, y) }
+            (Op::Recv(_), [], [_]) => Ok(()),
+            (Op::AllReduce(r), [x], [y]) => {
+                for route in others(r.channel, device, r.devices) {
+                    links.send(route, |slot| slot.copy_from_nonoverlapping(x.at, x.ty.bytes()))?;
+                }
+                y.at.copy_from_nonoverlapping(x.at, x.ty.bytes());
+                Ok(())
+            }
+            (Op::AllGather(g), [x], [y]) => {
+                for route in others(g.channel, device, g.sizes.len()) {
+                    links.send(route, |slot| slot.copy_from_nonoverlapping(x.at, x.ty.bytes()))?;
+                }
+                Part::new(&y.ty.shape, g.dim, &g.sizes, device, y.ty.dtype).write(x.at, y.at);
+                Ok(())
+            }
+            (Op::ReduceScatter(r), [x], [y]) => {
+                let part = |of: usize| Part::new(&x.ty.shape, r.dim, &r.sizes, of, x.ty.dtype);
+                for route in others(r.channel, device, r.sizes.len()) {
+                    links.send(route, |slot| part(route.to).read(x.at, slot))?;
+                }
+                part(device).read(x.at, y.at);
+                Ok(())
+            }
+            (Op::AllToAll(a), [x], [y]) => {
+                let part = |of: usize| Part::new(&x.ty.shape, a.to, &a.to_sizes, of, x.ty.dtype);
+                for route in others(a.channel, device, a.to_sizes.len()) {
+                    links.send(route, |slot| part(route.to).read(x.at, slot))?;
+                }
+                let into = Part::new(&y.ty.shape, a.from, &a.from_sizes, device, y.ty.dtype);
+                Part::transfer(&part(device), x.at, &into, y.at);
+                Ok(())
+            }
+            (Op::Bucket(b), _, _) => {
+                let types: Vec<&Type> = operands.iter().map(|x| x.ty).collect();
+                for route in others(b.channel, device, b.devices) {
+                    let (starts, _) = packed(&b.kept, &types, route.to);
+                    links.send(route, |slot| {
+                        for ((kept, x), start) in b.kept.iter().zip(operands).zip(&starts) {
+                            kept_part(kept, x.ty, route.to).read(x.at, slot.add(*start));
+                        }
+                    })?;
+                }
+                for ((kept, x), y) in b.kept.iter().zip(operands).zip(results) {
+                    kept_part(kept, x.ty, device).read(x.at, y.at);
+                }
+                Ok(())
+            }
+            _ => unreachable!("the verifier checks operands and results of {}", op.name()),
         }
-        (Op::AllGather(g), Some(x), Some(y)) => {
-            for route in others(g.channel, device, g.sizes.len()) {
-                // SAFETY: as for Send.
-                links.send(route, |slot| unsafe { slot.copy_from_nonoverlapping(x.at, x.ty.bytes()) })?;
+    }
+}
+
+/// The second half: waits for what the others have sent, and makes the results of it.
+///
+/// # Safety
+/// As for [`post`], which came before; nothing has touched the results since.
+pub(crate) unsafe fn complete(op: &Op, device: usize, links: &Links, results: &[View<'_>]) -> Result<(), LinkError> {
+    // SAFETY: messages have the types that the operation says; parts go to their own positions.
+    unsafe {
+        match (op, results) {
+            (Op::Send(_), []) => Ok(()),
+            (Op::Recv(r), [y]) => {
+                let route = Route { channel: r.channel, from: r.from, to: device };
+                links.receive(route, |slot| y.at.copy_from_nonoverlapping(slot, y.ty.bytes()))
             }
-            // SAFETY: each part goes to its own positions of the result.
-            unsafe { join(links, g.channel, device, g.dim, &g.sizes, x, y) }
+            (Op::AllReduce(r), [y]) => combine_all(links, (r.channel, r.function), device, r.devices, &[(*y, 0)]),
+            (Op::ReduceScatter(r), [y]) => {
+                combine_all(links, (r.channel, r.function), device, r.sizes.len(), &[(*y, 0)])
+            }
+            (Op::Bucket(b), _) => {
+                let (mut members, mut at) = (Vec::with_capacity(results.len()), 0);
+                for y in results {
+                    members.push((*y, at));
+                    at += y.ty.bytes().next_multiple_of(ALIGNMENT);
+                }
+                combine_all(links, (b.channel, b.function), device, b.devices, &members)
+            }
+            (Op::AllGather(g), [y]) => {
+                let part = |of: usize| Part::new(&y.ty.shape, g.dim, &g.sizes, of, y.ty.dtype);
+                receive_parts(links, g.channel, device, g.sizes.len(), &part, y.at)
+            }
+            (Op::AllToAll(a), [y]) => {
+                let part = |of: usize| Part::new(&y.ty.shape, a.from, &a.from_sizes, of, y.ty.dtype);
+                receive_parts(links, a.channel, device, a.from_sizes.len(), &part, y.at)
+            }
+            _ => unreachable!("the verifier checks operands and results of {}", op.name()),
         }
-        (Op::ReduceScatter(r), Some(x), Some(y)) => {
-            for route in others(r.channel, device, r.sizes.len()) {
-                let part = Part::new(&x.ty.shape, r.dim, &r.sizes, route.to, x.ty.dtype);
-                // SAFETY: the slot has room for the part.
-                links.send(route, |slot| unsafe { part.read(x.at, slot) })?;
-            }
-            // The own part is copied to the result first; as the combination is commutative bit for bit for two
-            // devices, and the order below is that of the devices, every device gets the same bits.
-            let part = Part::new(&x.ty.shape, r.dim, &r.sizes, device, x.ty.dtype);
-            // SAFETY: the part has the result's type.
-            unsafe {
-                part.read(x.at, y.at);
-                combine_all(links, r.channel, r.function, device, r.sizes.len(), y, y)
-            }
-        }
-        (Op::AllToAll(a), Some(x), Some(y)) => {
-            for route in others(a.channel, device, a.to_sizes.len()) {
-                let part = Part::new(&x.ty.shape, a.to, &a.to_sizes, route.to, x.ty.dtype);
-                // SAFETY: the slot has room for the part.
-                links.send(route, |slot| unsafe { part.read(x.at, slot) })?;
-            }
-            let mine = Part::new(&x.ty.shape, a.to, &a.to_sizes, device, x.ty.dtype);
-            let into = Part::new(&y.ty.shape, a.from, &a.from_sizes, device, y.ty.dtype);
-            // SAFETY: both walk rows of the same length over equal numbers of elements; see `Part::transfer`.
-            unsafe { Part::transfer(&mine, x.at, &into, y.at) };
-            for from in (0..a.from_sizes.len()).filter(|&d| d != device) {
-                let part = Part::new(&y.ty.shape, a.from, &a.from_sizes, from, y.ty.dtype);
-                let route = Route { channel: a.channel, from, to: device };
-                // SAFETY: the message is that part of the result.
-                links.receive(route, |slot| unsafe { part.write(slot, y.at) })?;
-            }
-            Ok(())
-        }
-        _ => unreachable!("the verifier checks operands and results of {}", op.name()),
     }
 }
 
@@ -109,29 +167,29 @@ fn others(channel: usize, device: usize, devices: usize) -> impl Iterator<Item =
     (0..devices).filter(move |&d| d != device).map(move |to| Route { channel, from: device, to })
 }
 
-/// Combines the operands of all devices in device order.
+/// Combines what results have of the own operands with what the others have sent of theirs, in device order: for each
+/// result where in the message its part begins. As every combination of two is commutative bit for bit or made in the order
+/// of the devices, all devices get the same bits.
 ///
 /// # Safety
-/// `x` and `y` have one type and are the same or do not overlap.
+/// The results hold this device's own operands or parts of them.
 unsafe fn combine_all(
     links: &Links,
-    channel: usize,
-    function: Reduce,
+    (channel, function): (usize, Reduce),
     device: usize,
     devices: usize,
-    x: View<'_>,
-    y: View<'_>,
+    results: &[(View<'_>, usize)],
 ) -> Result<(), LinkError> {
     debug_assert!(devices <= 2, "more devices need the own operand kept until its turn");
-    if x.at != y.at {
-        // SAFETY: by the caller's promise.
-        unsafe { y.at.copy_from_nonoverlapping(x.at, x.ty.bytes()) };
-    }
     for from in (0..devices).filter(|&d| d != device) {
         let route = Route { channel, from, to: device };
         let order = if from < device { Side::Left } else { Side::Right };
-        // SAFETY: the message has the result's type.
-        links.receive(route, |slot| unsafe { combine(function, y.ty, slot, y.at, order) })?;
+        links.receive(route, |slot| {
+            for (y, start) in results {
+                // SAFETY: the message has a part of each result's type there.
+                unsafe { combine(function, y.ty, slot.add(*start), y.at, order) };
+            }
+        })?;
     }
     Ok(())
 }
@@ -176,26 +234,22 @@ unsafe fn combine(function: Reduce, ty: &Type, other: *const u8, y: *mut u8, sid
     }
 }
 
-/// Puts the parts of all devices one after another.
+/// Puts the parts that other devices have sent where they belong.
 ///
 /// # Safety
-/// `x` is this device's part of `y` along `dim`.
-unsafe fn join(
+/// `y` is a tensor with room for all parts.
+unsafe fn receive_parts(
     links: &Links,
     channel: usize,
     device: usize,
-    dim: usize,
-    sizes: &[usize],
-    x: View<'_>,
-    y: View<'_>,
+    devices: usize,
+    part: &dyn Fn(usize) -> Part,
+    y: *mut u8,
 ) -> Result<(), LinkError> {
-    let part = |d: usize| Part::new(&y.ty.shape, dim, sizes, d, y.ty.dtype);
-    // SAFETY: by the caller's promise.
-    unsafe { part(device).write(x.at, y.at) };
-    for from in (0..sizes.len()).filter(|&d| d != device) {
+    for from in (0..devices).filter(|&d| d != device) {
         let route = Route { channel, from, to: device };
         // SAFETY: the message is that device's part.
-        links.receive(route, |slot| unsafe { part(from).write(slot, y.at) })?;
+        links.receive(route, |slot| unsafe { part(from).write(slot, y) })?;
     }
     Ok(())
 }
@@ -223,6 +277,11 @@ impl Part {
         let inner = shape[dim + 1..].iter().product::<usize>() * dtype.size();
         let runs = shape[..dim].iter().product();
         Part { runs, step: shape[dim] * inner, start: start * inner, len: size * inner }
+    }
+
+    /// All of a tensor.
+    fn whole(ty: &Type) -> Part {
+        Part { runs: 1, step: 0, start: 0, len: ty.bytes() }
     }
 
     /// Its size.

@@ -18,6 +18,8 @@ use std::sync::Arc;
 struct Ready {
     /// Operands, then results.
     args: Vec<*mut u8>,
+    /// For communication the place in the list of the first later command that touches a result.
+    needed: usize,
 }
 
 /// A weight of the program.
@@ -132,19 +134,21 @@ impl CpuDevice {
             scratch,
             scratch_bytes,
         };
-        device.prepare = device.program.prepare.iter().map(|c| device.ready(c)).collect();
-        device.step = device.program.step.iter().map(|c| device.ready(c)).collect();
+        // Prepare commands run one by one.
+        device.prepare = device.program.prepare.iter().map(|c| device.ready(c, 0)).collect();
+        let step = &device.program.step;
+        device.step = step.iter().enumerate().map(|(at, c)| device.ready(c, needed(&device.program, at))).collect();
         Ok(device)
     }
 
-    fn ready(&self, c: &Command) -> Ready {
+    fn ready(&self, c: &Command, needed: usize) -> Ready {
         let mut args: Vec<*mut u8> = c.reads.iter().chain(&c.writes).map(|b| self.address(*b)).collect();
         if let Some((kernel, packed)) = pack_of(c, &self.code)
             && let Some(p) = self.packs.iter().find(|p| (p.kernel, p.source) == (kernel, c.reads[packed.operand]))
         {
             args[packed.operand] = p.target.region.at(0);
         }
-        Ready { args }
+        Ready { args, needed }
     }
 
     fn address(&self, id: BufferId) -> *mut u8 {
@@ -192,7 +196,8 @@ impl CpuDevice {
         self.bodies[body].prepare(links)
     }
 
-    /// Runs commands; `next_loop` numbers the body of the first loop among them.
+    /// Runs commands; `next_loop` numbers the body of the first loop among them. What communication brings is received
+    /// when a command needs it.
     fn run(
         &self,
         commands: &[Command],
@@ -200,8 +205,12 @@ impl CpuDevice {
         mut next_loop: usize,
         links: &Links,
     ) -> Result<(), DeviceError> {
-        for (c, r) in commands.iter().zip(ready) {
+        let mut under_way: Vec<usize> = Vec::new();
+        for (at, (c, r)) in commands.iter().zip(ready).enumerate() {
             links.beat();
+            let (due, later) = under_way.into_iter().partition(|&i| ready[i].needed <= at);
+            under_way = later;
+            self.receive(due, commands, ready, links)?;
             match &c.action {
                 Action::Loop(l) => {
                     self.repeat(l, &self.bodies[next_loop], r, links)?;
@@ -210,13 +219,39 @@ impl CpuDevice {
                 Action::Kernel(k) => self.launch(*k, r),
                 Action::Leaf(op) => self.leaf(op, c)?,
                 Action::Communicate(op) => {
-                    let operand = c.reads.first().map(|b| View { ty: self.ty(*b), at: r.args[0] });
-                    let result = c.writes.first().map(|b| View { ty: self.ty(*b), at: r.args[c.reads.len()] });
+                    let (operands, results) = self.views(c, r);
                     // SAFETY: buffers of this device, which runs one command at a time.
-                    unsafe { collective::perform(op, self.program.device, links, operand, result) }
+                    unsafe { collective::post(op, self.program.device, links, &operands, &results) }
                         .map_err(|problem| DeviceError::Link { layer: c.origin.to_string(), problem })?;
+                    under_way.push(at);
                 }
             }
+        }
+        self.receive(under_way, commands, ready, links)
+    }
+
+    /// Operands and results of a command.
+    fn views(&self, c: &Command, r: &Ready) -> (Vec<View<'_>>, Vec<View<'_>>) {
+        let (operands, results) = r.args.split_at(c.reads.len());
+        let view = |(b, at): (&BufferId, &*mut u8)| View { ty: self.ty(*b), at: *at };
+        (c.reads.iter().zip(operands).map(view).collect(), c.writes.iter().zip(results).map(view).collect())
+    }
+
+    /// Ends communications, by their places in the list.
+    fn receive(
+        &self,
+        which: Vec<usize>,
+        commands: &[Command],
+        ready: &[Ready],
+        links: &Links,
+    ) -> Result<(), DeviceError> {
+        for at in which {
+            let c = &commands[at];
+            let Action::Communicate(op) = &c.action else { continue };
+            let (_, results) = self.views(c, &ready[at]);
+            // SAFETY: as for the first half; no command since has touched the results.
+            unsafe { collective::complete(op, self.program.device, links, &results) }
+                .map_err(|problem| DeviceError::Link { layer: c.origin.to_string(), problem })?;
         }
         Ok(())
     }
@@ -440,6 +475,22 @@ impl Device for CpuDevice {
     fn reset(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
+}
+
+/// The place of the first command behind one of the step that reads or writes bytes of its results.
+fn needed(program: &DeviceProgram, at: usize) -> usize {
+    let place = |id: &BufferId| {
+        let b = &program.buffers[id.0 as usize];
+        (b.home, b.offset, b.offset + b.ty.bytes())
+    };
+    let made: Vec<(Home, usize, usize)> = program.step[at].writes.iter().map(place).collect();
+    let meets = |id: &BufferId| {
+        let (home, start, end) = place(id);
+        made.iter().any(|(h, s, e)| *h == home && *s < end && start < *e)
+    };
+    let later = program.step.iter().enumerate().skip(at + 1);
+    let first = later.into_iter().find(|(_, c)| c.reads.iter().chain(&c.writes).any(meets));
+    first.map_or(program.step.len(), |(at, _)| at)
 }
 
 /// The kernel of a command that wants an operand rearranged, and how.

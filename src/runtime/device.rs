@@ -132,7 +132,7 @@ pub(super) trait Device: Send {
 pub(super) fn routes(program: &DeviceProgram) -> Vec<(Route, usize)> {
     let ty = |b: &BufferId| &program.buffers[b.0 as usize].ty;
     let sent = |c: &Command| match &c.action {
-        Action::Communicate(op) => collective::routes(op, program.device, c.reads.first().map(ty)),
+        Action::Communicate(op) => collective::routes(op, program.device, &c.reads.iter().map(ty).collect::<Vec<_>>()),
         Action::Kernel(_) | Action::Leaf(_) | Action::Loop(_) => Vec::new(),
     };
     program.prepare.iter().chain(&program.step).flat_map(sent).collect()

@@ -207,7 +207,7 @@ impl Assembler<'_> {
         let mut step = self.build(Task::Train, batch, None)?;
         let numerics = self.numerics(batch.rows);
         step.graph = driver::prepare(step.graph, numerics, timings, &mut |_, _| {})?;
-        let SessionOptions { mut parts, sharding, fallback, .. } = *self.options;
+        let SessionOptions { mut parts, sharding, buckets, fallback, .. } = *self.options;
         let mut strategy = strategy;
         if self.has_statistics_of_devices() && strategy == Some(Strategy::Data) {
             match self.unequal(batch.rows) {
@@ -215,7 +215,7 @@ impl Assembler<'_> {
                 None => parts = Some([batch.rows / 2; 2]),
             }
         }
-        let ask = place::Options { strategy, parts, survey, numerics, sharding, ..place::Options::default() };
+        let ask = place::Options { strategy, parts, survey, numerics, sharding, buckets, ..place::Options::default() };
         let plan = match driver::plan(&step.graph, &self.hardware(), ask.clone(), timings) {
             Err(e) if fallback == Fallback::One && is_impossible_to_place(&e) => {
                 let one = place::Options { strategy: Some(Strategy::One), ..ask };

@@ -148,7 +148,8 @@ pub fn verify_directory(
 /// Whether devices add up parts of sums, which rounds differently than one device does.
 fn split_sums(locals: &[Graph]) -> bool {
     use intwain_ir::ops::Op;
-    locals.iter().flat_map(|g| g.nodes.values()).any(|n| matches!(n.op, Op::AllReduce(_) | Op::ReduceScatter(_)))
+    let mut nodes = locals.iter().flat_map(|g| g.nodes.values());
+    nodes.any(|n| matches!(n.op, Op::AllReduce(_) | Op::Bucket(_) | Op::ReduceScatter(_)))
 }
 
 fn report(graph: &Graph, programs: Vec<ProgramVerdict>) -> VerifyReport {

@@ -155,6 +155,11 @@ pub trait OpDef: Sized + Clone {
         None
     }
 
+    /// The same for each operand and result, where several share a message: in it their parts stand one after another.
+    fn members(&self, args: &[&Type], results: &[&Type]) -> Option<Vec<Messages>> {
+        self.messages(args, results).map(|m| vec![m])
+    }
+
     /// Scalar operations of a leaf, whose work its Compute does not tell.
     fn leaf_flops(&self, args: &[&Type], results: &[&Type]) -> u64 {
         let _ = args;
@@ -221,7 +226,13 @@ macro_rules! ops {
                 match self { $(Op::$name(op) => op.eval(args, results, exchange)),+ }
             }
 
-            /// What the devices of a pair send each other and make of it; `None` unless it is communication of two.
+            /// What the devices of a pair send each other for each operand and result, all in one message.
+            pub fn members(&self, args: &[&Type], results: &[&Type]) -> Option<Vec<Messages>> {
+                match self { $(Op::$name(op) => op.members(args, results)),+ }
+            }
+
+            /// What the devices of a pair send each other and make of it; `None` unless it is communication of two that
+            /// has one operand and result at most.
             pub fn messages(&self, args: &[&Type], results: &[&Type]) -> Option<Messages> {
                 match self { $(Op::$name(op) => op.messages(args, results)),+ }
             }
@@ -241,6 +252,7 @@ ops! {
     binary::Binary,
     blocks::Blocks,
     broadcast::Broadcast,
+    bucket::Bucket,
     cast::Cast,
     compare::Compare,
     concat::Concat,
@@ -276,6 +288,8 @@ ops! {
     unpool::Unpool,
 }
 
+pub use bucket::Kept;
+
 impl Op {
     /// Whether it moves data between devices.
     pub fn is_communication(&self) -> bool {
@@ -284,6 +298,7 @@ impl Op {
             Op::AllGather(_)
                 | Op::AllReduce(_)
                 | Op::AllToAll(_)
+                | Op::Bucket(_)
                 | Op::Recv(_)
                 | Op::ReduceScatter(_)
                 | Op::Reshard(_)

@@ -3,7 +3,7 @@
 use super::prelude::*;
 
 /// The same value in another layout; the layouts are those of the operand and the result. Partitioning turns it into
-/// slices, sends and collectives.
+/// slices, sends and collectives. Several partial values are combined by one message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reshard {
     /// Number of the communication, unique in the graph and equal on all devices.
@@ -15,8 +15,8 @@ impl OpDef for Reshard {
     attributes!(channel);
 
     fn infer(&self, args: &[&Type]) -> Result<Types, TypeError> {
-        let [x] = exactly(args)?;
-        Ok(smallvec![x.clone()])
+        ensure(!args.is_empty(), || "takes an operand at least".to_string())?;
+        Ok(args.iter().map(|x| (*x).clone()).collect())
     }
 
     fn body(&self, _: &[&Type], _: &[&Type]) -> Body {
@@ -28,6 +28,6 @@ impl OpDef for Reshard {
     }
 
     fn eval(&self, args: &[&Tensor], _: &[Type], _: &mut dyn Exchange) -> Result<Vec<Tensor>, EvalError> {
-        Ok(vec![args[0].clone()])
+        Ok(args.iter().map(|x| (*x).clone()).collect())
     }
 }

@@ -120,7 +120,7 @@ fn ids(below: i64) -> Fill {
 
 /// Operations that only move data between devices; cases of their own run them on devices.
 pub(crate) const COMMUNICATION: &[&str] =
-    &["all_gather", "all_reduce", "all_to_all", "recv", "reduce_scatter", "reshard", "send"];
+    &["all_gather", "all_reduce", "all_to_all", "bucket", "recv", "reduce_scatter", "reshard", "send"];
 
 /// Cases of every operation that computes.
 pub(crate) fn cases() -> Vec<Case> {

@@ -170,3 +170,66 @@ fn messages_are_between_two() {
     assert_eq!(all.messages(&[&x], &[&x]), None);
     assert_eq!(Op::from(ops::Reverse { dims: vec![0] }).messages(&[&x], &[&x]), None);
 }
+
+/// Operands that share a message say what they would say alone, and run as such.
+#[test]
+fn members_of_a_bucket_are_those_of_one_each() {
+    let mut random = Random::new(77);
+    let x = |random: &mut Random, shape: &[usize]| {
+        random.tensor(&Type::new(DType::F32, shape.to_vec()), Fill::Real(DType::F32, -2.0, 2.0))
+    };
+    for sizes in DIVISIONS {
+        let shapes: [&[usize]; 3] = [&[3, 2], &[4, 5], &[]];
+        let operands: Vec<Vec<Tensor>> = (0..2).map(|_| shapes.iter().map(|s| x(&mut random, s)).collect()).collect();
+        let kept = vec![ops::Kept::All, ops::Kept::Part { dim: 1, sizes: sizes.to_vec() }, ops::Kept::All];
+        let sum = |device| ops::AllReduce { channel: 3, function: Reduce::Sum, device, devices: 2 };
+        let part =
+            |device| ops::ReduceScatter { channel: 3, function: Reduce::Sum, dim: 1, sizes: sizes.to_vec(), device };
+        let graphs: Vec<Graph> = (0..2)
+            .map(|device| {
+                let mut g = Graph::new("bucket");
+                (g.stage, g.devices, g.device) = (Stage::Local, 2, device);
+                let args: Vec<_> = operands[device]
+                    .iter()
+                    .enumerate()
+                    .map(|(i, t)| g.input(&format!("x{i}"), t.ty.clone(), Rows::Whole))
+                    .collect();
+                let op = ops::Bucket { channel: 3, function: Reduce::Sum, kept: kept.clone(), device, devices: 2 };
+                let made = g.push_all(op.clone(), &args).unwrap();
+                made.iter().enumerate().for_each(|(i, y)| g.output(&format!("y{i}"), *y));
+                let (args, results) =
+                    (g.arg_types(g.def_node(made[0]).unwrap()), g.result_types(g.def_node(made[0]).unwrap()));
+                let alone = [Op::from(sum(device)), part(device).into(), sum(device).into()];
+                let each =
+                    alone.iter().zip(args.iter().zip(&results)).map(|(op, (x, y))| op.messages(&[x], &[y]).unwrap());
+                assert_eq!(Op::from(op).members(&args, &results).unwrap(), each.collect::<Vec<_>>());
+                g
+            })
+            .collect();
+        let got = run_devices(&graphs, operands.clone()).unwrap();
+        for (member, kept) in kept.iter().enumerate() {
+            let ops: [Op; 2] = [0, 1].map(|device| match kept {
+                ops::Kept::All => sum(device).into(),
+                ops::Kept::Part { .. } => part(device).into(),
+            });
+            let want = by_running(&ops, &[0, 1].map(|d| Some(operands[d][member].clone())));
+            for device in 0..2 {
+                assert_eq!(Some(&got[device][member]), want[device].as_ref(), "{sizes:?} {member}");
+            }
+        }
+    }
+}
+
+#[test]
+fn buckets_are_refused_where_operands_and_results_differ() {
+    let x = Type::new(DType::F32, [4, 2]);
+    let of =
+        |kept: Vec<ops::Kept>| Op::from(ops::Bucket { channel: 0, function: Reduce::Sum, kept, device: 0, devices: 2 });
+    let part = |sizes: &[usize]| ops::Kept::Part { dim: 0, sizes: sizes.to_vec() };
+    assert!(of(vec![ops::Kept::All, part(&[3, 1])]).infer(&[&x, &x]).is_ok());
+    for (kept, args) in [(vec![ops::Kept::All], 2), (vec![], 0), (vec![part(&[3, 2])], 1), (vec![part(&[2, 1, 1])], 1)]
+    {
+        let args = vec![&x; args];
+        assert!(of(kept.clone()).infer(&args).is_err(), "{kept:?}");
+    }
+}

@@ -73,6 +73,10 @@ fn local() -> Graph {
     let w = g.push(ops::Recv { channel: 4, from: 0, ty: Type::new(DType::BF16, [1, 2]) }, &[]).unwrap();
     let turn = ops::AllToAll { channel: 5, from: 0, from_sizes: vec![0, 1], to: 1, to_sizes: vec![1, 1], device: 1 };
     let v = g.push(turn, &[w]).unwrap();
+    let kept = vec![ops::Kept::All, ops::Kept::Part { dim: 0, sizes: vec![1, 4] }];
+    let bucket = ops::Bucket { channel: 7, function: Reduce::Sum, kept, device: 1, devices: 2 };
+    let sums = g.push_all(bucket, &[v, y]).unwrap();
+    g.output("part", sums[1]);
     g.output("v", v);
     g.origin = Origin::default();
     g

@@ -188,7 +188,12 @@ fn with(stage: Stage, op: impl Into<Op>) -> Graph {
 
 #[test]
 fn communication() {
-    let all: [Op; 6] = [
+    let bucket = |device, devices| {
+        let kept = vec![ops::Kept::All];
+        Op::from(ops::Bucket { channel: 1, function: Reduce::Sum, kept, device, devices })
+    };
+    let all: [Op; 7] = [
+        bucket(0, 2),
         ops::AllReduce { channel: 1, function: Reduce::Sum, device: 0, devices: 2 }.into(),
         ops::AllGather { channel: 1, dim: 0, sizes: vec![4, 4], device: 0 }.into(),
         ops::AllToAll { channel: 1, from: 0, from_sizes: vec![4, 4], to: 1, to_sizes: vec![1, 2], device: 0 }.into(),
@@ -211,7 +216,9 @@ fn communication() {
     reports(&g, &[]);
     g.push(ops::Recv { channel: 5, from: 1, ty: ty() }, &[]).unwrap();
     reports(&g, &["channel 5 is used twice"]);
-    let wrong: [Op; 5] = [
+    let wrong: [Op; 7] = [
+        bucket(1, 2),
+        bucket(0, 3),
         ops::Send { channel: 1, to: 0 }.into(),
         ops::Send { channel: 1, to: 2 }.into(),
         ops::AllReduce { channel: 1, function: Reduce::Sum, device: 1, devices: 2 }.into(),

@@ -120,6 +120,15 @@ fn step(program: &DeviceProgram, command: &Command) -> Step {
             let kind = format!("reduce_scatter {} {} {:?}", o.function.name(), o.dim, o.sizes);
             Step::Collective { channel: o.channel as u32, message: message(kind, operand) }
         }
+        Op::Bucket(o) => {
+            let kept: Vec<String> = o.kept.iter().map(|k| format!("{k:?}")).collect();
+            let types: Vec<&Type> = command.reads.iter().map(|id| &program.buffers[id.0 as usize].ty).collect();
+            let shown: Vec<String> = types.iter().map(ToString::to_string).collect();
+            let kind = format!("bucket {} of {}: {} {}", o.function.name(), o.devices, kept.join(" "), shown.join(" "));
+            let bytes = types.iter().map(|ty| ty.bytes()).sum();
+            let dtype = operand.map_or(intwain_ir::DType::Bool, |ty| ty.dtype);
+            Step::Collective { channel: o.channel as u32, message: Message { kind, bytes, dtype } }
+        }
         Op::AllToAll(o) => {
             let kind = format!("all_to_all {} {:?} {} {:?}", o.from, o.from_sizes, o.to, o.to_sizes);
             let whole = operand.map(|ty| with(ty, o.from, &o.from_sizes));

@@ -1,6 +1,6 @@
 //! A change of layout as one device's operations.
 
-use intwain_ir::ops::{AllGather, AllReduce, AllToAll, Concat, Pad, Recv, ReduceScatter, Send, TypeError};
+use intwain_ir::ops::{AllGather, AllReduce, AllToAll, Concat, Kept, Pad, Recv, ReduceScatter, Send, TypeError};
 use intwain_ir::scalar::Reduce;
 use intwain_ir::shard::Sizes;
 use intwain_ir::{Graph, Layout, Type, Value};
@@ -32,6 +32,23 @@ pub(super) enum Failure {
 impl From<TypeError> for Failure {
     fn from(error: TypeError) -> Failure {
         Failure::Operation(error)
+    }
+}
+
+/// The local number of a collective.
+pub(super) fn collective(channel: usize, devices: usize) -> usize {
+    channel * devices * devices
+}
+
+/// How a partial value is combined, and what devices keep of the combination; `None` for other changes of layout.
+pub(super) fn kept(from: &Layout, to: &Layout) -> Option<(Reduce, Kept)> {
+    match (from, to) {
+        (Layout::Partial(function), Layout::Replicated) => Some((*function, Kept::All)),
+        (Layout::Partial(function), Layout::Split { dim, sizes }) => {
+            Some((*function, Kept::Part { dim: *dim, sizes: sizes.to_vec() }))
+        }
+        (Layout::Partial(_), Layout::Partial(_) | Layout::On(_))
+        | (Layout::Replicated | Layout::Split { .. } | Layout::On(_), _) => None,
     }
 }
 
@@ -74,7 +91,7 @@ impl Conversion<'_> {
 
     /// The local number of a collective.
     fn collective(&self) -> usize {
-        self.channel * self.devices * self.devices
+        collective(self.channel, self.devices)
     }
 
     /// The local number of what one device sends to another. Device 0 sends nothing to itself, so no pair has the

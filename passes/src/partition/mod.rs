@@ -9,7 +9,7 @@ mod convert;
 
 use convert::Conversion;
 use cranelift_entity::SecondaryMap;
-use intwain_ir::ops::{LocalCx, Op, TypeError};
+use intwain_ir::ops::{Bucket, LocalCx, Op, TypeError};
 use intwain_ir::{Graph, Layout, NodeId, Output, ParamKind, Stage, Type, Value};
 
 /// A graph that cannot be divided: a defect of the passes before.
@@ -145,6 +145,9 @@ impl<'g> Partitioner<'g> {
 
     fn convert(&mut self, id: NodeId, channel: usize) -> Result<(), PartitionError> {
         let node = &self.whole.nodes[id];
+        if node.args.len() > 1 {
+            return self.combine(id, channel);
+        }
         let (arg, result) = (node.args[0], node.results[0]);
         let (from, to) = (self.whole.layout(arg), self.whole.layout(result));
         let conversion = Conversion {
@@ -154,20 +157,48 @@ impl<'g> Partitioner<'g> {
             channel,
             here: self.map[arg],
         };
-        let origin = node.origin.to_string();
-        let made = conversion.build(&mut self.local, &from, &to).map_err(|error| match error {
-            convert::Failure::Meaningless => {
-                PartitionError::Conversion { node: id, origin: origin.clone(), from: from.clone(), to: to.clone() }
-            }
-            convert::Failure::Missing => {
-                PartitionError::Missing { node: id, origin: origin.clone(), device: self.device, value: arg }
-            }
-            convert::Failure::Operation(error) => {
-                PartitionError::Operation { node: id, origin: origin.clone(), device: self.device, error }
-            }
-        })?;
+        let made = conversion.build(&mut self.local, &from, &to).map_err(|e| self.failed(id, 0, e))?;
         self.map[result] = made;
         Ok(())
+    }
+
+    /// Several partial values that one message combines.
+    fn combine(&mut self, id: NodeId, channel: usize) -> Result<(), PartitionError> {
+        let node = &self.whole.nodes[id];
+        let (mut members, mut kept) = (Vec::new(), Vec::new());
+        let mut functions = Vec::new();
+        for (k, (arg, result)) in node.args.iter().zip(&node.results).enumerate() {
+            let (function, keeps) = convert::kept(&self.whole.layout(*arg), &self.whole.layout(*result))
+                .filter(|(f, _)| functions.first().is_none_or(|first| first == f))
+                .ok_or_else(|| self.failed(id, k, convert::Failure::Meaningless))?;
+            functions.push(function);
+            kept.push(keeps);
+            members.push(self.map[*arg].ok_or_else(|| self.failed(id, k, convert::Failure::Missing))?);
+        }
+        let devices = self.whole.devices;
+        let channel = convert::collective(channel, devices);
+        let op = Bucket { channel, function: functions[0], kept, device: self.device, devices };
+        let made = self.local.push_all(op, &members);
+        let made = made.map_err(|e| self.failed(id, 0, convert::Failure::Operation(e)))?;
+        for (&old, &new) in node.results.iter().zip(&made) {
+            self.map[old] = Some(new);
+        }
+        Ok(())
+    }
+
+    /// Why the change of layout of an operand cannot be built.
+    fn failed(&self, id: NodeId, operand: usize, error: convert::Failure) -> PartitionError {
+        let node = &self.whole.nodes[id];
+        let (origin, device) = (node.origin.to_string(), self.device);
+        let (arg, result) = (node.args[operand], node.results[operand]);
+        match error {
+            convert::Failure::Meaningless => {
+                let (from, to) = (self.whole.layout(arg), self.whole.layout(result));
+                PartitionError::Conversion { node: id, origin, from, to }
+            }
+            convert::Failure::Missing => PartitionError::Missing { node: id, origin, device, value: arg },
+            convert::Failure::Operation(error) => PartitionError::Operation { node: id, origin, device, error },
+        }
     }
 }
 

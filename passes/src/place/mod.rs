@@ -24,8 +24,10 @@ pub use states::NodeStrategy;
 use states::Sums;
 pub use usage::Usage;
 
+use crate::buckets::{Buckets, timeline};
 use crate::cost::CostModel;
 use crate::hardware::{Hardware, OpClass};
+use crate::reshard;
 use crate::row_blocks::sums_rows;
 use crate::solve::{CostGraph, Proof};
 use crate::ties::{self, Ties};
@@ -101,7 +103,8 @@ impl<'a> Planner<'a> {
         let Some((at, seconds)) = chosen else { return Err(self.failure(&candidates)) };
         let option = found.into_iter().nth(at).and_then(|(_, r)| r.ok()).expect("the chosen candidate is possible");
         let layouts = usage::layouts(&self.spaces[0].0, &option.assignment);
-        Ok(Plan {
+        let mut plan = Plan {
+            bucket_bytes: None,
             strategy: option.strategy,
             devices: option.devices,
             micro_batches: option.micro_batches,
@@ -113,7 +116,24 @@ impl<'a> Planner<'a> {
             proof: option.assignment.proof,
             sharding: if option.strategy == Strategy::Data { self.options.sharding.states } else { Default::default() },
             candidates,
-        })
+        };
+        plan.bucket_bytes = self.bucket_bytes(&plan);
+        Ok(plan)
+    }
+
+    /// How large the messages are in which a data split's gradients are exchanged.
+    fn bucket_bytes(&self, plan: &Plan) -> Option<usize> {
+        match self.options.buckets {
+            _ if plan.strategy != Strategy::Data => None,
+            Buckets::Apart => None,
+            Buckets::Bytes(bytes) => Some(bytes),
+            Buckets::Auto => {
+                // Divided once more where this is lowered, which is where a plan that cannot be divided is refused.
+                let explicit =
+                    reshard::reshard_states(&reshard::apply(self.graph, plan), &plan.nodes, plan.sharding).ok()?;
+                timeline::choose(&explicit, &CostModel::new(self.hardware, self.options.f32_arithmetic))
+            }
+        }
     }
 
     /// The best other choice for a node, and what the whole plan would cost with it: in a split another way of sharing

@@ -4,6 +4,7 @@ use super::sharding::{Sharding, StateSharding};
 use super::states::NodeStrategy;
 use super::usage::Usage;
 use crate::Numerics;
+use crate::buckets::Buckets;
 use crate::hardware::Arithmetic;
 use crate::solve::Proof;
 use cranelift_entity::SecondaryMap;
@@ -66,6 +67,8 @@ pub struct Options {
     pub numerics: Numerics,
     /// Which states the devices of a data split keep in parts.
     pub sharding: Sharding,
+    /// How exchanges of a data split's gradients are joined.
+    pub buckets: Buckets,
 }
 
 /// Which candidates are priced when a strategy is named.
@@ -89,6 +92,7 @@ impl Default for Options {
             survey: Survey::All,
             numerics: Numerics::Free,
             sharding: Sharding::default(),
+            buckets: Buckets::default(),
         }
     }
 }
@@ -116,6 +120,8 @@ pub struct Plan {
     pub proof: Proof,
     /// Which states are kept in parts.
     pub sharding: StateSharding,
+    /// In a data split, most bytes of gradients that are exchanged in one message; `None`: each is a message of its own.
+    pub bucket_bytes: Option<usize>,
     /// Every strategy that was priced with its costs and verdict, in the order of [`Strategy::ALL`].
     pub candidates: Vec<Candidate>,
 }

@@ -59,6 +59,7 @@ pub fn segments(
     }
     let layouts = usage::layouts(&space, &assignment);
     Ok(Plan {
+        bucket_bytes: None,
         strategy: Strategy::Pipeline,
         devices: 2,
         micro_batches,

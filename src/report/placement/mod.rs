@@ -18,10 +18,10 @@ use intwain_passes::hardware::Hardware;
 use intwain_passes::place::Strategy;
 use intwain_passes::program::{Action, DeviceProgram};
 use intwain_passes::solve::Proof;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The name under which what belongs to no layer is listed.
-const ADDED: &str = "(added)";
+pub(super) const ADDED: &str = "(added)";
 
 /// Reports a compiled model. `asked` is the strategy that was asked for by name.
 pub fn placement(compiled: &Compiled, hardware: &Hardware, asked: Option<Strategy>) -> PlacementReport {
@@ -228,7 +228,7 @@ fn totals(layers: &[LayerReport], communications: &[CommunicationReport], device
         device_flops,
         weight_bytes,
         device_weight_bytes,
-        communications: communications.len(),
+        communications: communications.iter().map(|c| c.channel).collect::<BTreeSet<_>>().len(),
         communication_bytes: communications.iter().map(|c| c.bytes).sum(),
         peak_bytes: devices.iter().map(|d| d.peak_bytes).collect(),
     }

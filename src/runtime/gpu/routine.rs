@@ -134,8 +134,8 @@ impl Routine {
                     of.get(&made.channel).expect("both devices have mailboxes for a channel").after(at)
                 };
                 let address = |a: &ExchangeArgument| match *a {
-                    ExchangeArgument::Operand => self.address(c.reads[0]),
-                    ExchangeArgument::Result => self.address(c.writes[0]),
+                    ExchangeArgument::Operand(i) => self.address(c.reads[i]),
+                    ExchangeArgument::Result(i) => self.address(c.writes[i]),
                     ExchangeArgument::Mailbox(at) => mailbox(&around.mailboxes, at),
                     ExchangeArgument::PeerMailbox(at) => mailbox(around.peer, at),
                 };

@@ -4,7 +4,7 @@ use super::meaning::{Meaning, Shares, untiled};
 use super::whole::Whole;
 use super::{Device, PlacementFault};
 use cranelift_entity::EntityRef;
-use intwain_ir::ops::Op;
+use intwain_ir::ops::{Kept, Op};
 use intwain_ir::scalar::Reduce;
 use intwain_ir::{NodeId, Type, Value};
 use std::collections::BTreeMap;
@@ -74,15 +74,18 @@ impl Network {
                     faults.push(device.fault(id, problem));
                     return false;
                 }
-                self.finish(device, id, message.meanings);
+                self.finish(device, id, vec![message.meanings]);
                 moved = true;
             }
         }
         moved | self.settle_collective(whole, devices, faults)
     }
 
-    fn finish(&mut self, device: &mut Device<'_>, id: NodeId, meanings: Vec<Meaning>) {
-        device.meanings[device.graph.nodes[id].results[0]] = meanings;
+    /// A device goes on with what the results of a communication mean.
+    fn finish(&mut self, device: &mut Device<'_>, id: NodeId, meanings: Vec<Vec<Meaning>>) {
+        for (result, meanings) in device.graph.nodes[id].results.iter().zip(meanings) {
+            device.meanings[*result] = meanings;
+        }
         self.waiting.remove(&device.index);
         device.waits = false;
         device.next = id.index() + 1;
@@ -105,14 +108,27 @@ impl Network {
             faults.push(devices[0].fault(at[0], problem));
             return false;
         }
-        let operands: Vec<&[Meaning]> =
-            at.iter().zip(devices.iter()).map(|(id, d)| d.meanings[d.graph.nodes[*id].args[0]].as_slice()).collect();
-        let results: Result<Vec<Meaning>, String> =
-            (0..devices.len()).map(|k| result(whole, ops[k], k, &operands)).collect();
+        let members = devices[0].graph.nodes[at[0]].args.len();
+        if at.iter().zip(devices.iter()).any(|(id, d)| d.graph.nodes[*id].args.len() != members) {
+            faults.push(devices[0].fault(at[0], "the devices combine different numbers of values".to_owned()));
+            return false;
+        }
+        // For each device the meaning of each result.
+        let results: Result<Vec<Vec<Vec<Meaning>>>, String> = (0..devices.len())
+            .map(|k| {
+                let each = (0..members).map(|member| {
+                    let held = at.iter().zip(devices.iter());
+                    let operands: Vec<&[Meaning]> =
+                        held.map(|(id, d)| d.meanings[d.graph.nodes[*id].args[member]].as_slice()).collect();
+                    result(whole, ops[k], (k, member), &operands).map(|meaning| vec![meaning])
+                });
+                each.collect()
+            })
+            .collect();
         match results {
             Ok(results) => {
-                for (k, meaning) in results.into_iter().enumerate() {
-                    self.finish(&mut devices[k], at[k], vec![meaning]);
+                for (k, meanings) in results.into_iter().enumerate() {
+                    self.finish(&mut devices[k], at[k], meanings);
                 }
                 true
             }
@@ -137,6 +153,7 @@ fn disagreement(ops: &[&Op]) -> Option<String> {
             Op::AllGather(o) => std::mem::take(&mut o.device),
             Op::AllReduce(o) => std::mem::take(&mut o.device),
             Op::AllToAll(o) => std::mem::take(&mut o.device),
+            Op::Bucket(o) => std::mem::take(&mut o.device),
             Op::ReduceScatter(o) => std::mem::take(&mut o.device),
             _ => usize::MAX,
         };
@@ -155,8 +172,9 @@ fn disagreement(ops: &[&Op]) -> Option<String> {
     None
 }
 
-/// What device `k` has after a collective.
-fn result(whole: &Whole<'_>, op: &Op, k: usize, operands: &[&[Meaning]]) -> Result<Meaning, String> {
+/// What device `k` has as a result of a collective, by the result's number, given what the devices hold of the operand of
+/// that number.
+fn result(whole: &Whole<'_>, op: &Op, (k, member): (usize, usize), operands: &[&[Meaning]]) -> Result<Meaning, String> {
     let part = |dim: usize, sizes: &[usize], value: Value| {
         let start: usize = sizes[..k].iter().sum();
         Meaning::Piece { value, dim, range: start..start + sizes[k] }
@@ -167,6 +185,14 @@ fn result(whole: &Whole<'_>, op: &Op, k: usize, operands: &[&[Meaning]]) -> Resu
             pieces(whole, operands, op.from, &op.from_sizes).map(|value| part(op.to, &op.to_sizes, value))
         }
         Op::AllReduce(op) => combined(operands, op.function).map(Meaning::Full),
+        Op::Bucket(op) => {
+            let value = combined(operands, op.function)?;
+            match op.kept.get(member) {
+                Some(Kept::All) => Ok(Meaning::Full(value)),
+                Some(Kept::Part { dim, sizes }) => Ok(part(*dim, sizes, value)),
+                None => Err(format!("`bucket` says nothing of operand {member}")),
+            }
+        }
         Op::ReduceScatter(op) => combined(operands, op.function).map(|value| part(op.dim, &op.sizes, value)),
         _ => Err(format!("`{}` is no collective", op.name())),
     }

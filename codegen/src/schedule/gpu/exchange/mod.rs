@@ -16,7 +16,8 @@
 //! 4. Threads wait until every block of the peer has sent; the block then makes its share of the rest of the result.
 //! 5. Thread 0 says so in the peer's `taken`, and stores e.
 //!
-//! A device that only sends does 1, 2 and 5's store, one that only receives does 3 to 5. Flags are stored with release
+//! Operands that share a message (`bucket`) have their parts in the slot one after another, each aligned, and every step
+//! is done for all of them. A device that only sends does 1, 2 and 5's store, one that only receives does 3 to 5. Flags are stored with release
 //! and read with acquire semantics in system scope (PTX ISA 8.9); the barriers between a flag and the accesses of the
 //! block's other threads carry the order on. Every block packs before it waits for a message, so neither device can
 //! keep the other from going on.
@@ -32,7 +33,7 @@ use intwain_ir::kernel::{Access, Block, Bound, Builder, Entry, Id, Kernel, Place
 use intwain_ir::messages::{Messages, Piece};
 use intwain_ir::scalar::{Binary, Compare, Scalar};
 use intwain_ir::{DType, Type};
-use share::Share;
+use share::{Share, Slot};
 
 /// Blocks of an exchange at most: few enough to be resident on any GPU whatever else runs.
 const BLOCKS: usize = 32;
@@ -59,10 +60,10 @@ const EPOCHS: usize = 2 * BLOCKS * size_of::<u32>();
 /// What a parameter of an exchange is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExchangeArgument {
-    /// The communication's operand.
-    Operand,
-    /// Its result.
-    Result,
+    /// An operand of the communication.
+    Operand(usize),
+    /// A result.
+    Result(usize),
     /// The own mailbox, from this byte on.
     Mailbox(usize),
     /// The peer's mailbox, from this byte on.
@@ -83,48 +84,71 @@ pub struct Exchange {
 }
 
 impl Gpu {
-    /// The kernel that does what `messages` says; `None` if nothing is to be done. Both devices of a channel have one or
-    /// neither sends nor receives. `name` says in listings what the kernel is for.
+    /// The kernel that does what `members` say, one for each operand and result that share the message; `None` if nothing
+    /// is to be done. Both devices of a channel have one or neither sends nor receives. `name` says in listings what the
+    /// kernel is for.
     pub fn exchange(
         &self,
         name: &str,
-        messages: &Messages,
-        operand: Option<&Type>,
-        result: Option<&Type>,
+        members: &[Messages],
+        operands: &[&Type],
+        results: &[&Type],
     ) -> Option<Exchange> {
-        let incoming = messages.incoming.as_ref();
-        let outgoing = messages.outgoing.as_ref();
-        if incoming.is_none() && outgoing.is_none() && messages.result.is_empty() {
+        if members.iter().all(|m| m.incoming.is_none() && m.outgoing.is_none() && m.result.is_empty()) {
             return None;
         }
-        let bytes = [incoming.map_or(0, Type::bytes), outgoing.map_or(0, |p| p.ty.bytes())];
-        let [incoming_slot, outgoing_slot] = bytes.map(|b| b.next_multiple_of(ALIGNMENT as usize));
-        let communicates = bytes != [0, 0];
+        let parts = Part::of_all(members);
+        let end = parts.last().map_or([0, 0], |p| p.end);
+        let communicates = end != [0, 0];
         let blocks = match communicates {
-            true => bytes[0].max(bytes[1]).div_ceil(BLOCK_BYTES).clamp(1, BLOCKS),
-            false => result.map_or(0, Type::bytes).div_ceil(BLOCK_BYTES).clamp(1, COPY_BLOCKS),
+            true => end[0].max(end[1]).div_ceil(BLOCK_BYTES).clamp(1, BLOCKS),
+            false => results.iter().map(|r| r.bytes()).sum::<usize>().div_ceil(BLOCK_BYTES).clamp(1, COPY_BLOCKS),
         };
         let entry = Entry::Grid { blocks: [blocks as u32, 1, 1], threads: [THREADS, 1, 1] };
         let w = Writer {
             b: Builder::new(identifier(name), entry, Bound::Memory),
             params: Vec::new(),
             blocks,
-            operand,
-            result,
-            message: incoming,
-            slots: Slots { incoming: incoming_slot, outgoing: outgoing_slot },
+            operands,
+            results,
+            slots: end,
         };
-        let (kernel, args) = w.write(messages);
+        let (kernel, args) = w.write(members, &parts);
         let mailbox = |slot: usize| if communicates { FLAG_BYTES + 2 * slot } else { 0 };
-        Some(Exchange { kernel, args, mailbox: mailbox(incoming_slot), peer_mailbox: mailbox(outgoing_slot) })
+        Some(Exchange { kernel, args, mailbox: mailbox(end[INCOMING]), peer_mailbox: mailbox(end[OUTGOING]) })
     }
 }
 
-/// Bytes of a slot in each direction.
+const INCOMING: usize = 0;
+const OUTGOING: usize = 1;
+
+/// Where a member's part of a message is, in bytes from the start of the slot, by direction.
 #[derive(Clone, Copy)]
-struct Slots {
-    incoming: usize,
-    outgoing: usize,
+struct Part {
+    start: [usize; 2],
+    /// Where the next begins.
+    end: [usize; 2],
+}
+
+impl Part {
+    fn of_all(members: &[Messages]) -> Vec<Part> {
+        let mut at = [0, 0];
+        let part = |m: &Messages| {
+            let bytes = [m.incoming.as_ref().map_or(0, Type::bytes), m.outgoing.as_ref().map_or(0, |p| p.ty.bytes())];
+            let start = at;
+            at = [INCOMING, OUTGOING].map(|way| start[way] + bytes[way].next_multiple_of(ALIGNMENT as usize));
+            Part { start, end: at }
+        };
+        members.iter().map(part).collect()
+    }
+}
+
+/// One operand and result of the communication.
+#[derive(Clone, Copy)]
+struct Member<'a> {
+    at: usize,
+    messages: &'a Messages,
+    part: Part,
 }
 
 /// The epoch in registers.
@@ -142,32 +166,32 @@ struct Writer<'a> {
     /// Parameters made so far: what they are bound to, and as elements of which type they are seen.
     params: Vec<(ExchangeArgument, DType, Place)>,
     blocks: usize,
-    operand: Option<&'a Type>,
-    result: Option<&'a Type>,
-    message: Option<&'a Type>,
-    slots: Slots,
+    operands: &'a [&'a Type],
+    results: &'a [&'a Type],
+    /// Bytes of a slot in each direction.
+    slots: [usize; 2],
 }
 
 impl Writer<'_> {
-    fn write(mut self, messages: &Messages) -> (Kernel, Vec<ExchangeArgument>) {
-        let (rest, own): (Vec<&Piece>, Vec<&Piece>) = messages.result.iter().partition(|p| p.reads_message());
-        let communicates = messages.outgoing.is_some() || messages.incoming.is_some();
-        let epoch = communicates.then(|| self.epoch());
-        if let (Some(epoch), Some(piece)) = (epoch, &messages.outgoing) {
+    fn write(mut self, members: &[Messages], parts: &[Part]) -> (Kernel, Vec<ExchangeArgument>) {
+        let each = members.iter().zip(parts).enumerate();
+        let each: Vec<Member<'_>> = each.map(|(at, (messages, part))| Member { at, messages, part: *part }).collect();
+        let epoch = (self.slots != [0, 0]).then(|| self.epoch());
+        if let Some(epoch) = epoch.filter(|_| self.slots[OUTGOING] > 0) {
             let two = self.b.constant(Scalar::from_i64(DType::U32, 2));
             let before = self.b.binary(Binary::Sub, epoch.number, two);
             self.wait(TAKEN, before);
-            self = self.share(piece, Target::Message, Some(epoch));
+            for member in &each {
+                if let Some(piece) = &member.messages.outgoing {
+                    self = self.share(*member, piece, Target::Message, Some(epoch));
+                }
+            }
             self.signal(SENT, epoch.number);
         }
-        for piece in own {
-            self = self.share(piece, Target::Result, epoch);
-        }
-        if let (Some(epoch), Some(_)) = (epoch, &messages.incoming) {
+        self = self.results(&each, |piece| !piece.reads_message(), epoch);
+        if let Some(epoch) = epoch.filter(|_| self.slots[INCOMING] > 0) {
             self.wait(SENT, epoch.number);
-            for piece in rest {
-                self = self.share(piece, Target::Result, Some(epoch));
-            }
+            self = self.results(&each, Piece::reads_message, Some(epoch));
             self.signal(TAKEN, epoch.number);
         }
         if let Some(epoch) = epoch {
@@ -177,6 +201,16 @@ impl Writer<'_> {
             self.first_thread(store);
         }
         (self.b.finish(), self.params.into_iter().map(|p| p.0).collect())
+    }
+
+    /// Computes the block's share of some pieces of all results.
+    fn results(mut self, members: &[Member<'_>], wanted: fn(&Piece) -> bool, epoch: Option<Epoch>) -> Self {
+        for member in members {
+            for piece in member.messages.result.iter().filter(|p| wanted(p)) {
+                self = self.share(*member, piece, Target::Result, epoch);
+            }
+        }
+        self
     }
 
     /// The block's next epoch.
@@ -235,17 +269,19 @@ impl Writer<'_> {
     }
 
     /// Computes the block's share of a piece.
-    fn share(mut self, piece: &Piece, target: Target, epoch: Option<Epoch>) -> Self {
+    fn share(mut self, member: Member<'_>, piece: &Piece, target: Target, epoch: Option<Epoch>) -> Self {
+        let Member { at, messages, part } = member;
         let nowhere = Type::new(piece.ty.dtype, [0]);
         let mut operands = [&nowhere; 2];
-        operands[Messages::OWN] = self.operand.unwrap_or(&nowhere);
-        operands[Messages::MESSAGE] = self.message.unwrap_or(&nowhere);
-        let (slots, whole, size) = (self.slots, self.result, piece.ty.dtype.size());
+        operands[Messages::OWN] = self.operands.get(at).copied().unwrap_or(&nowhere);
+        operands[Messages::MESSAGE] = messages.incoming.as_ref().unwrap_or(&nowhere);
+        let (slots, whole, size) = (self.slots, self.results.get(at).copied(), piece.ty.dtype.size());
+        let message = |way: usize| Slot { first: part.start[way] / size, step: slots[way] / size };
         let share = match target {
-            Target::Message => Share::new(piece, &operands, &piece.ty, [0, slots.outgoing / size]),
+            Target::Message => Share::new(piece, &operands, &piece.ty, [Slot::NONE, message(OUTGOING)]),
             Target::Result => {
                 let whole = whole.expect("a communication with pieces of a result has one");
-                Share::new(piece, &operands, whole, [slots.incoming / size, 0])
+                Share::new(piece, &operands, whole, [message(INCOMING), Slot::NONE])
             }
         };
         let mut see = |arg: ExchangeArgument, bytes: usize, access: Access| {
@@ -253,13 +289,13 @@ impl Writer<'_> {
         };
         let own = share
             .reads(Messages::OWN)
-            .then(|| see(ExchangeArgument::Operand, operands[Messages::OWN].bytes(), Access::Constant));
+            .then(|| see(ExchangeArgument::Operand(at), operands[Messages::OWN].bytes(), Access::Constant));
         let message = share
             .reads(Messages::MESSAGE)
-            .then(|| see(ExchangeArgument::Mailbox(FLAG_BYTES), 2 * slots.incoming, Access::Read));
+            .then(|| see(ExchangeArgument::Mailbox(FLAG_BYTES), 2 * slots[INCOMING], Access::Read));
         let to = match target {
-            Target::Message => see(ExchangeArgument::PeerMailbox(FLAG_BYTES), 2 * slots.outgoing, Access::Write),
-            Target::Result => see(ExchangeArgument::Result, whole.map_or(0, Type::bytes), Access::Write),
+            Target::Message => see(ExchangeArgument::PeerMailbox(FLAG_BYTES), 2 * slots[OUTGOING], Access::Write),
+            Target::Result => see(ExchangeArgument::Result(at), whole.map_or(0, Type::bytes), Access::Write),
         };
         let mut places = [to; 2];
         places[Messages::OWN] = own.unwrap_or(to);

@@ -16,6 +16,20 @@ use intwain_ir::{DType, Type};
 /// Bytes of the widest access.
 const WIDEST: usize = 16;
 
+/// Where a part of a message is in the slots of a mailbox, in elements.
+#[derive(Clone, Copy)]
+pub(super) struct Slot {
+    /// First element in slot 0.
+    pub(super) first: usize,
+    /// From slot to slot.
+    pub(super) step: usize,
+}
+
+impl Slot {
+    /// Memory without slots.
+    pub(super) const NONE: Slot = Slot { first: 0, step: 0 };
+}
+
 /// A piece as loops.
 pub(super) struct Share {
     /// As what elements are read and written.
@@ -28,8 +42,8 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// A piece of `whole`. `slots` are the elements from slot to slot of the message read, and of the memory written.
-    pub(super) fn new(piece: &Piece, operands: &[&Type], whole: &Type, slots: [usize; 2]) -> Share {
+    /// A piece of `whole`. `slots` say where the message is that is read, and the memory that is written.
+    pub(super) fn new(piece: &Piece, operands: &[&Type], whole: &Type, slots: [Slot; 2]) -> Share {
         let mut nest = Nest::new(&piece.compute, operands);
         let strides = whole.shape.strides();
         let first: i64 = piece.start.iter().zip(&strides).map(|(&at, &s)| (at * s) as i64).sum();
@@ -39,7 +53,7 @@ impl Share {
         nest.merge();
         let slot = Axis(nest.extents.len() as u8);
         nest.extents.push(2);
-        let shift = |elements: usize| Index::axis(slot).times(elements as i64);
+        let shift = |of: Slot| Index::axis(slot).times(of.step as i64).plus(of.first as i64);
         for node in &mut nest.nodes {
             if let Op::Load { operand: Messages::MESSAGE, at, .. } = &mut node.op {
                 *at = at.clone() + shift(slots[0]);

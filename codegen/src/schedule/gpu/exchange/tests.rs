@@ -14,7 +14,7 @@ use std::time::Duration;
 /// A communication on both devices.
 type Ends = [Op; 2];
 /// What both devices give or get.
-type Both = [Option<Tensor>; 2];
+type Both = [Vec<Tensor>; 2];
 
 /// Which device comes late to every use.
 #[derive(Clone, Copy)]
@@ -24,39 +24,39 @@ enum Slow {
 }
 
 /// What a device got from every use, or why it stopped.
-type Outcome = Result<Vec<Option<Tensor>>, String>;
+type Outcome = Result<Vec<Vec<Tensor>>, String>;
 
 /// One device's end, ready to run.
 struct End {
     device: Device,
     exchange: Option<(Exchange, Module)>,
-    operand: Option<u64>,
-    result: Option<(u64, Type)>,
+    operands: Vec<u64>,
+    results: Vec<(u64, Type)>,
     mailboxes: [u64; 2],
 }
 
 impl End {
-    fn new(device: Device, exchange: Option<(Exchange, String)>, operand: Option<&Type>, result: Option<&Type>) -> End {
+    fn new(device: Device, exchange: Option<(Exchange, String)>, (operands, results): &Types) -> End {
         let room = |ty: &Type| device.alloc(ty.bytes().max(1) as u64).unwrap();
-        let operand = operand.map(room);
-        let result = result.map(|ty| (room(ty), ty.clone()));
+        let operands = operands.iter().map(room).collect();
+        let results = results.iter().map(|ty| (room(ty), ty.clone())).collect();
         let exchange = exchange.map(|(e, text)| {
             let module = Module::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
             (e, module)
         });
-        End { device, exchange, operand, result, mailboxes: [0; 2] }
+        End { device, exchange, operands, results, mailboxes: [0; 2] }
     }
 
     /// One use of the channel.
-    fn once(&self, operand: Option<&Tensor>) -> Result<Option<Tensor>, String> {
-        if let (Some(at), Some(x)) = (self.operand, operand) {
-            self.device.write(at, &x.data).map_err(|e| e.to_string())?;
+    fn once(&self, operands: &[Tensor]) -> Result<Vec<Tensor>, String> {
+        for (at, x) in self.operands.iter().zip(operands) {
+            self.device.write(*at, &x.data).map_err(|e| e.to_string())?;
         }
         if let Some((exchange, module)) = &self.exchange {
             let Entry::Grid { blocks, threads } = exchange.kernel.entry else { panic!("not a GPU kernel") };
             let address = |a: &ExchangeArgument| match *a {
-                ExchangeArgument::Operand => self.operand.unwrap(),
-                ExchangeArgument::Result => self.result.as_ref().unwrap().0,
+                ExchangeArgument::Operand(i) => self.operands[i],
+                ExchangeArgument::Result(i) => self.results[i].0,
                 ExchangeArgument::Mailbox(at) => self.mailboxes[0] + at as u64,
                 ExchangeArgument::PeerMailbox(at) => self.mailboxes[1] + at as u64,
             };
@@ -69,26 +69,28 @@ impl End {
             let mut y = Tensor::zeros(ty.clone());
             self.device.read(*at, &mut y.data).map_err(|e| e.to_string()).map(|()| y)
         };
-        self.result.as_ref().map(read).transpose()
+        self.results.iter().map(read).collect()
     }
 }
 
-fn types(ends: &Ends, operands: &Both) -> [(Option<Type>, Option<Type>); 2] {
+/// Types of operands and results.
+type Types = (Vec<Type>, Vec<Type>);
+
+fn types(ends: &Ends, operands: &Both) -> [Types; 2] {
     [0, 1].map(|d| {
-        let operand = operands[d].as_ref().map(|t| t.ty.clone());
-        let args: Vec<&Type> = operand.iter().collect();
-        let result = ends[d].infer(&args).unwrap().first().cloned();
-        (operand, result)
+        let operands: Vec<Type> = operands[d].iter().map(|t| t.ty.clone()).collect();
+        let results = ends[d].infer(&operands.iter().collect::<Vec<_>>()).unwrap().to_vec();
+        (operands, results)
     })
 }
 
 fn exchanges(ends: &Ends, operands: &Both) -> [Option<Exchange>; 2] {
     let types = types(ends, operands);
     let made = [0, 1].map(|d| {
-        let (operand, result) = &types[d];
-        let (args, results): (Vec<&Type>, Vec<&Type>) = (operand.iter().collect(), result.iter().collect());
-        let messages = ends[d].messages(&args, &results).unwrap();
-        Gpu::default().exchange("exchange", &messages, operand.as_ref(), result.as_ref())
+        let (operands, results) = &types[d];
+        let (args, results): (Vec<&Type>, Vec<&Type>) = (operands.iter().collect(), results.iter().collect());
+        let members = ends[d].members(&args, &results).unwrap();
+        Gpu::default().exchange("exchange", &members, &args, &results)
     });
     for d in 0..2 {
         if let Some(e) = &made[d] {
@@ -122,7 +124,7 @@ fn run_changed(
             let text = change(d, ptx::module(&[&e.kernel]).unwrap());
             (e, text)
         });
-        End::new(device, exchange, types[d].0.as_ref(), types[d].1.as_ref())
+        End::new(device, exchange, &types[d])
     });
     let mut both = [both.next().unwrap(), both.next().unwrap()];
     let mailboxes = [0, 1].map(|d: usize| {
@@ -142,7 +144,7 @@ fn run_changed(
                     if matches!(slow, Slow::Device(s) if s == d) {
                         std::thread::sleep(Duration::from_millis(30));
                     }
-                    got.push(end.once(operands[d].as_ref())?);
+                    got.push(end.once(&operands[d])?);
                 }
                 Ok(got)
             })
@@ -162,14 +164,14 @@ fn want(ends: &Ends, operands: &Both) -> Both {
         .map(|d| {
             let mut g = Graph::new("one");
             (g.stage, g.devices, g.device) = (Stage::Local, 2, d);
-            let x = operands[d].as_ref().map(|t| g.input("x", t.ty.clone(), Rows::Whole));
-            let made = g.push_all(ends[d].clone(), x.as_slice()).unwrap();
-            made.iter().for_each(|y| g.output("y", *y));
+            let inputs = operands[d].iter().enumerate();
+            let x: Vec<_> = inputs.map(|(i, t)| g.input(&format!("x{i}"), t.ty.clone(), Rows::Whole)).collect();
+            let made = g.push_all(ends[d].clone(), &x).unwrap();
+            made.iter().enumerate().for_each(|(i, y)| g.output(&format!("y{i}"), *y));
             g
         })
         .collect();
-    let args = operands.iter().map(|t| t.iter().cloned().collect()).collect();
-    let mut got = run_devices(&graphs, args).unwrap().into_iter().map(|mut y| y.pop());
+    let mut got = run_devices(&graphs, operands.to_vec()).unwrap().into_iter();
     [got.next().unwrap(), got.next().unwrap()]
 }
 
@@ -194,7 +196,7 @@ fn fill(ty: &Type, seed: usize) -> Tensor {
 }
 
 fn both(dtype: DType, shapes: [&[usize]; 2], uses: usize) -> Vec<Both> {
-    (0..uses).map(|i| [0, 1].map(|d| Some(fill(&Type::new(dtype, shapes[d].to_vec()), 2 * i + d)))).collect()
+    (0..uses).map(|i| [0, 1].map(|d| vec![fill(&Type::new(dtype, shapes[d].to_vec()), 2 * i + d)])).collect()
 }
 
 fn reduce(function: Reduce) -> Ends {
@@ -223,7 +225,7 @@ fn pass(ty: &Type, from: usize) -> Ends {
 }
 
 fn passed(ty: &Type, from: usize, uses: usize) -> Vec<Both> {
-    (0..uses).map(|i| [0, 1].map(|d| (d == from).then(|| fill(ty, i)))).collect()
+    (0..uses).map(|i| [0, 1].map(|d| if d == from { vec![fill(ty, i)] } else { vec![] })).collect()
 }
 
 const DTYPES: [DType; 5] = [DType::F32, DType::BF16, DType::I64, DType::I8, DType::Bool];
@@ -312,8 +314,8 @@ fn both_devices_get_the_same_bits() {
     let x = Tensor::from_f32([5], &[f32::NAN, f32::INFINITY, -0.0, 0.0, 1.0]);
     let y = Tensor::from_f32([5], &[1.0, f32::NEG_INFINITY, 0.0, -0.0, f32::NAN]);
     for &function in Reduce::ALL {
-        let got = run(&reduce(function), &[[Some(x.clone()), Some(y.clone())]], Slow::Neither);
-        assert_eq!(got[0][0].as_ref().unwrap().data, got[0][1].as_ref().unwrap().data, "{function:?}");
+        let got = run(&reduce(function), &[[vec![x.clone()], vec![y.clone()]]], Slow::Neither);
+        assert_eq!(got[0][0][0].data, got[0][1][0].data, "{function:?}");
     }
 }
 
@@ -325,8 +327,8 @@ fn nothing_is_launched_for_nothing() {
     // Device 1 has everything already: only device 0 waits for something.
     let [a, b] = exchanges(&gather(0, [0, 5]), &both(DType::F32, [&[0], &[5]], 1)[0]);
     let (a, b) = (a.unwrap(), b.unwrap());
-    assert!(!a.args.contains(&ExchangeArgument::Operand));
-    assert!(b.args.contains(&ExchangeArgument::Result));
+    assert!(!a.args.contains(&ExchangeArgument::Operand(0)));
+    assert!(b.args.contains(&ExchangeArgument::Result(0)));
     assert_eq!((a.mailbox, a.peer_mailbox), (FLAG_BYTES + 2 * 64, FLAG_BYTES));
 }
 
@@ -352,6 +354,37 @@ fn accesses_are_wide() {
                 }
             }
         }
+    }
+}
+
+/// Operands of several types and sizes, whole and divided, some of them empty, share a message.
+#[test]
+fn operands_share_a_message() {
+    let part = |dim, sizes: [usize; 2]| ops::Kept::Part { dim, sizes: sizes.to_vec() };
+    let all = || ops::Kept::All;
+    let members: [(DType, &[usize], ops::Kept); 7] = [
+        (DType::F32, &[5], all()),
+        (DType::BF16, &[3, 7], all()),
+        (DType::F32, &[6, 4], part(0, [4, 2])),
+        (DType::F32, &[0, 4], all()),
+        (DType::F16, &[3, 5], part(1, [0, 5])),
+        (DType::F32, &[67, 133], all()),
+        (DType::F64, &[], all()),
+    ];
+    for function in [Reduce::Sum, Reduce::Max] {
+        let kept: Vec<ops::Kept> = members.iter().map(|m| m.2.clone()).collect();
+        let end = |device| ops::Bucket { channel: 0, function, kept: kept.clone(), device, devices: 2 }.into();
+        let ends: Ends = [end(0), end(1)];
+        let operand = |seed: usize, m: &(DType, &[usize], ops::Kept)| fill(&Type::new(m.0, m.1.to_vec()), seed);
+        let operands = |seed: usize| members.iter().enumerate().map(|(i, m)| operand(seed + 10 * i, m)).collect();
+        let uses: Vec<Both> = (0..3).map(|i| [operands(2 * i), operands(2 * i + 1)]).collect();
+        for slow in [Slow::Neither, Slow::Device(0), Slow::Device(1)] {
+            check(&ends, &uses, slow);
+        }
+        let [a, _] = exchanges(&ends, &uses[0]).map(Option::unwrap);
+        // Each part is aligned: 64 + 64 + 64 (four rows of four) + 0 + 0 + 35 648 (67·133·4) + 64.
+        assert_eq!(a.mailbox, FLAG_BYTES + 2 * (64 + 64 + 64 + 35_648 + 64));
+        assert!(ptx::module(&[&a.kernel]).unwrap().len() > 1000);
     }
 }
 
