@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails where something is missing")]
 
+use intwain::arrays::{Array, write_npz};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -116,6 +117,32 @@ fn programs_give_the_same_through_the_driver_as_on_emulated_devices() {
         {
             assert_eq!(run(devices, split, peers), emulated, "{devices} {split} {peers:?}");
         }
+    }
+}
+
+/// Gradients that share messages, on both sorts of memory.
+#[test]
+fn gradients_are_the_same_through_the_driver_as_on_emulated_devices() {
+    let (libraries, folder) = (driver(), tempfile::tempdir().unwrap());
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (cotangents, outputs) = (path("cotangents.npz"), path("gradients.npz"));
+    let ones = |shape: &[usize]| {
+        let data: Vec<u8> = (0..shape.iter().product::<usize>()).flat_map(|_| 1.0f32.to_le_bytes()).collect();
+        Array::from_bytes(intwain::DType::F32, shape.to_vec(), &data).unwrap()
+    };
+    let arrays = [("cot0", ones(&[5, 1])), ("cot1", ones(&[5, 5]))];
+    write_npz(Path::new(&cotangents), arrays.iter().map(|(name, array)| (*name, array))).unwrap();
+    let (inputs, model) = (example("pairs.npz"), example("two_tower.json"));
+    let grad = |devices: &str, peers: Peers| -> Vec<u8> {
+        let files = ["grad", &model, "--inputs", &inputs, "--cotangents", &cotangents, "--outputs", &outputs];
+        let words = [&files[..], &["--devices", devices, "--split", "data", "-q"]].concat();
+        let ran = intwain(&words, Some((libraries.path(), peers)));
+        assert!(ran.status.success(), "{devices}: {}", text(&ran.stderr));
+        std::fs::read(&outputs).unwrap()
+    };
+    let emulated = grad("ptx:0,ptx:1", Peers::Reached);
+    for (devices, peers) in [("cuda:0,cuda:1", Peers::Reached), ("cuda:0,cuda:1", Peers::Apart)] {
+        assert_eq!(grad(devices, peers), emulated, "{devices} {peers:?}");
     }
 }
 

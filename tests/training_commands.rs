@@ -97,6 +97,33 @@ fn a_plan_of_training_says_what_devices_keep_and_exchange() {
     assert!(said.contains("--loss"), "{said}");
 }
 
+#[test]
+fn a_plan_of_training_says_how_gradients_are_exchanged() {
+    let words = ["plan", &model(), "--train", "--loss", "mse", "--optimizer", "adam", "--split", "data"];
+    let on = |machine| document(&[&words[..], &["--no-exact", "--hardware", machine]].concat());
+    let (gpus, cpu) = (on("2xa100-nvlink"), on("cpu"));
+    let of = |plan: &Value| plan["training"]["exchanges"].clone();
+    let messages = |plan: &Value| of(plan)["messages"].as_array().unwrap().clone();
+    let sum = |plan: &Value, key: &str| messages(plan).iter().map(|m| m[key].as_u64().unwrap()).sum::<u64>();
+    // Each device sends its part of every gradient; sums of losses may be among what is exchanged beside them.
+    for plan in [&gpus, &cpu] {
+        assert_eq!(sum(plan, "gradients"), of(plan)["gradients"].as_u64().unwrap());
+        assert!((4 * PARAMETERS..4 * PARAMETERS + 16).contains(&sum(plan, "bytes")), "{}", of(plan));
+        let exposed = of(plan)["exposed_seconds"].as_f64().unwrap();
+        assert!((0.0..plan["seconds"].as_f64().unwrap()).contains(&exposed), "{}", of(plan));
+    }
+    assert_eq!(sum(&gpus, "bytes"), sum(&cpu, "bytes"));
+    assert!(messages(&gpus).len() < messages(&cpu).len() / 2, "{}", of(&gpus));
+    assert_eq!(of(&cpu)["bucket_bytes"], Value::Null);
+    assert!(messages(&cpu).iter().all(|m| m["gradients"] == 1));
+    let most = of(&gpus)["bucket_bytes"].as_u64().unwrap();
+    let fits = |m: &Value| m["gradients"] == 1 || m["bytes"].as_u64().unwrap() <= most;
+    assert!(messages(&gpus).iter().all(fits), "{}", of(&gpus));
+    let said = ok(&[&words[..], &["--no-exact", "--hardware", "2xa100-nvlink"]].concat());
+    let line = said.lines().find(|l| l.contains("gradients are exchanged in")).unwrap();
+    assert!(line.contains("exposed") && line.contains("of up to"), "{line}");
+}
+
 /// Dense layers one behind the other.
 fn chain(folder: &Path, units: usize, layers: usize) -> String {
     let input = json!({"class_name": "InputLayer", "config": {"batch_shape": [null, units], "name": "x"}});

@@ -1,7 +1,7 @@
 //! One CPU device of a program: its memory, its kernels and its commands.
 
 use super::collective::{self, Part, View};
-use super::device::{Device, DeviceError, LoadError, loops};
+use super::device::{Device, DeviceError, LoadError, loops, needed};
 use super::links::Links;
 use super::memory::Region;
 use super::pool::{Destination, Form, Piece, Pool, WeightKey};
@@ -475,22 +475,6 @@ impl Device for CpuDevice {
     fn reset(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
-}
-
-/// The place of the first command behind one of the step that reads or writes bytes of its results.
-fn needed(program: &DeviceProgram, at: usize) -> usize {
-    let place = |id: &BufferId| {
-        let b = &program.buffers[id.0 as usize];
-        (b.home, b.offset, b.offset + b.ty.bytes())
-    };
-    let made: Vec<(Home, usize, usize)> = program.step[at].writes.iter().map(place).collect();
-    let meets = |id: &BufferId| {
-        let (home, start, end) = place(id);
-        made.iter().any(|(h, s, e)| *h == home && *s < end && start < *e)
-    };
-    let later = program.step.iter().enumerate().skip(at + 1);
-    let first = later.into_iter().find(|(_, c)| c.reads.iter().chain(&c.writes).any(meets));
-    first.map_or(program.step.len(), |(at, _)| at)
 }
 
 /// The kernel of a command that wants an operand rearranged, and how.

@@ -142,3 +142,19 @@ pub(super) fn routes(program: &DeviceProgram) -> Vec<(Route, usize)> {
 pub(super) fn loops(commands: &[Command]) -> usize {
     commands.iter().filter(|c| matches!(c.action, Action::Loop(_))).count()
 }
+
+/// The place of the first command behind one of the step that reads or writes bytes of its results.
+pub(super) fn needed(program: &DeviceProgram, at: usize) -> usize {
+    let place = |id: &BufferId| {
+        let b = &program.buffers[id.0 as usize];
+        (b.home, b.offset, b.offset + b.ty.bytes())
+    };
+    let made: Vec<(Home, usize, usize)> = program.step[at].writes.iter().map(place).collect();
+    let meets = |id: &BufferId| {
+        let (home, start, end) = place(id);
+        made.iter().any(|(h, s, e)| *h == home && *s < end && start < *e)
+    };
+    let later = program.step.iter().enumerate().skip(at + 1);
+    let first = later.into_iter().find(|(_, c)| c.reads.iter().chain(&c.writes).any(meets));
+    first.map_or(program.step.len(), |(at, _)| at)
+}

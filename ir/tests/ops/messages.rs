@@ -175,9 +175,7 @@ fn messages_are_between_two() {
 #[test]
 fn members_of_a_bucket_are_those_of_one_each() {
     let mut random = Random::new(77);
-    let x = |random: &mut Random, shape: &[usize]| {
-        random.tensor(&Type::new(DType::F32, shape.to_vec()), Fill::Real(DType::F32, -2.0, 2.0))
-    };
+    let x = |random: &mut Random, shape: &[usize]| Fill::Real(DType::F32, -2.0, 2.0).tensor(shape, random);
     for sizes in DIVISIONS {
         let shapes: [&[usize]; 3] = [&[3, 2], &[4, 5], &[]];
         let operands: Vec<Vec<Tensor>> = (0..2).map(|_| shapes.iter().map(|s| x(&mut random, s)).collect()).collect();

@@ -123,8 +123,10 @@ impl<'a> Planner<'a> {
 
     /// How large the messages are in which a data split's gradients are exchanged.
     fn bucket_bytes(&self, plan: &Plan) -> Option<usize> {
+        if plan.strategy != Strategy::Data {
+            return None;
+        }
         match self.options.buckets {
-            _ if plan.strategy != Strategy::Data => None,
             Buckets::Apart => None,
             Buckets::Bytes(bytes) => Some(bytes),
             Buckets::Auto => {
