@@ -6,7 +6,7 @@ use intwain::train::loss::Loss;
 use intwain::train::optimizer::Optimizer;
 use intwain::train::pieces::Sums;
 use intwain::train::step::Objective;
-use intwain::train::trainer::{Batch, Normalisation, Recipe, Schedule, Trainer};
+use intwain::train::trainer::{Batch, Recipe, Trainer};
 use intwain::{
     Buckets, DeviceKind, Devices, Model, ModelOptions, SessionOptions, Sharding, StateSharding, Strategy, Tensor,
 };
@@ -126,21 +126,14 @@ fn cases() -> Vec<Case> {
 fn recipe() -> Recipe {
     let adam = json!({"class_name": "Adam", "config": {"learning_rate": 0.01, "global_clipnorm": 0.5}});
     let json = Json::parse(&adam.to_string()).unwrap();
-    Recipe {
-        objectives: vec![Objective {
-            loss: Some(Loss::named("categorical_crossentropy").unwrap()),
-            weight: 1.0,
-            metrics: Vec::new(),
-            weighted_metrics: Vec::new(),
-        }],
-        optimizer: Some(Optimizer::read(&At::root(&json)).unwrap()),
-        seed: 5,
-        sums: Sums::Free,
-        micro_batches: None,
-        schedule: Schedule::default(),
-        normalisation: Normalisation::Global,
-        with_gradients: None,
-    }
+    let objective = Objective {
+        loss: Some(Loss::named("categorical_crossentropy").unwrap()),
+        weight: 1.0,
+        metrics: Vec::new(),
+        weighted_metrics: Vec::new(),
+    };
+    let optimizer = Some(Optimizer::read(&At::root(&json)).unwrap());
+    Recipe { seed: 5, sums: Sums::Free, ..Recipe::new(vec![objective], optimizer) }
 }
 
 fn options(kind: DeviceKind, states: StateSharding, buckets: Buckets) -> SessionOptions {

@@ -8,7 +8,7 @@ use super::pool::Destination;
 use intwain_codegen::clif::CompileError;
 use intwain_codegen::ptx::EmitError;
 use intwain_ir::interp;
-use intwain_passes::program::{Action, BufferId, Command, DeviceProgram};
+use intwain_passes::program::{Action, BufferId, Command, DeviceProgram, Home};
 
 /// Why a device could not go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
