@@ -206,9 +206,12 @@ impl CostGraph {
         let mut bound = elimination.constant;
         let mut proved = true;
         if !elimination.residue.is_empty() {
-            proved = false;
             bound += elimination.tables.iter().map(Table::minimum).sum::<f64>();
-            beam::run(&sizes, &elimination.residue, &elimination.tables, limits.beam, &mut choice).ok_or(Infeasible)?;
+            let found = beam::run(&sizes, &elimination.residue, &elimination.tables, limits.beam, &mut choice);
+            proved = match found.ok_or(Infeasible)? {
+                beam::Found::Cheapest => true,
+                beam::Found::Cheap => false,
+            };
         }
         if bound.is_infinite() {
             return Err(Infeasible);

@@ -89,11 +89,37 @@ proptest! {
         match graph.solve_within(&[], Limits { table: 1, beam: 100_000 }) {
             Ok(solution) => {
                 prop_assert_eq!(solution.cost, best);
-                if let Proof::AtLeast(bound) = solution.proof { prop_assert!(bound <= best) }
+                prop_assert_eq!(solution.proof, Proof::Optimal);
             }
             Err(Infeasible) => prop_assert!(best.is_infinite()),
         }
     }
+
+    #[test]
+    fn a_narrow_beam_says_what_it_does_not_know(case in residual(), beam in 1usize..4) {
+        let graph = case.graph();
+        let best = brute_force(&graph);
+        if let Ok(solution) = graph.solve_within(&[], Limits { table: 1, beam }) {
+            prop_assert_eq!(graph.cost(&solution.states), solution.cost);
+            match solution.proof {
+                Proof::Optimal => prop_assert_eq!(solution.cost, best),
+                Proof::AtLeast(bound) => prop_assert!(bound <= best && best <= solution.cost),
+            }
+        }
+    }
+}
+
+#[test]
+fn partial_assignments_that_go_on_alike_are_one() {
+    // A chain of 40 nodes with 8 states each: 8 partial assignments differ in what comes next, of 8^40.
+    let mut graph = CostGraph::new();
+    let nodes: Vec<NodeIdx> =
+        (0..40).map(|i| graph.node((0..8).map(|s| f64::from((s * 5 + i) % 8)).collect::<Vec<_>>())).collect();
+    for pair in nodes.windows(2) {
+        graph.edge(pair[0], pair[1], |a, b| if a == b { 0.0 } else { 3.0 });
+    }
+    let found = graph.solve_within(&[], Limits { table: 1, beam: 8 }).unwrap();
+    assert_eq!((found.cost, found.proof), (graph.solve().unwrap().cost, Proof::Optimal));
 }
 
 #[test]
