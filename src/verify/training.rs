@@ -1,5 +1,5 @@
 //! The same of a step of training: its programs are checked as those of a call are, then take two steps on small integers
-//! from equal weights. In exact mode one device, rows that are shared, and pipelines agree bit for bit, in the loss, the
+//! from equal weights. In exact mode one device, rows that are shared, mixtures that divide no sum, and pipelines agree bit for bit, in the loss, the
 //! metrics and every state; so a pipeline, whose graph of micro-batches is not that of the whole step, is compared with it.
 //! Where a split adds up parts of sums, the steps are plain gradient descent: other optimizers magnify rounding.
 
@@ -96,7 +96,7 @@ pub fn verify_training_directory(
         let types = BatchTypes { rows, labels, weights };
         let batch = arguments(step.model, &types)?;
         let session = SessionOptions { devices: options.devices.clone(), ..step.session.clone() };
-        let splits_sums = [Strategy::Tensor, Strategy::Mixed].iter().any(|s| s.name() == manifest.strategy);
+        let splits_sums = Strategy::Tensor.name() == manifest.strategy;
         let promised = kind == DeviceKind::Cpu && session.numerics().is_exact() && !splits_sums;
         let commands = || variant.programs.iter().flat_map(|p| &p.step);
         let verdict = ProgramVerdict {
@@ -174,8 +174,8 @@ impl<'a> Judge<'a> {
         let exact = options.numerics().is_exact();
         let promised = match strategy {
             Strategy::One => options.devices.kind() == DeviceKind::Cpu,
-            Strategy::Data | Strategy::Pipeline => exact && options.devices.kind() == DeviceKind::Cpu,
-            Strategy::Tensor | Strategy::Mixed => false,
+            Strategy::Data | Strategy::Mixed | Strategy::Pipeline => exact && options.devices.kind() == DeviceKind::Cpu,
+            Strategy::Tensor => false,
         };
         let recipe = if promised { self.step.recipe.clone() } else { plain(self.step.recipe) };
         let mut trainer = Trainer::new(self.step.model, recipe, options)?;
