@@ -5,7 +5,6 @@ use intwain_ir::{Graph, Value};
 use intwain_passes::buckets::{Exchanges, buckets, message_bytes, timeline};
 use intwain_passes::cost::CostModel;
 use intwain_passes::hardware::{Arithmetic, Hardware};
-use intwain_passes::partition::partition;
 use intwain_passes::place::{Plan, Strategy};
 use intwain_passes::reshard;
 use serde::Serialize;
@@ -20,8 +19,8 @@ pub struct ExchangesReport {
     pub gradients: usize,
     /// The messages.
     pub messages: Vec<MessageReport>,
-    /// Seconds by which a step is predicted to be longer than without any time on the link. Where devices do not compute
-    /// while they exchange, as CPU devices, it is a bound from below.
+    /// Seconds by which a step is predicted to be longer than if gradients took no time on the link, where devices compute
+    /// while messages are under way.
     pub exposed_seconds: Option<f64>,
 }
 
@@ -57,11 +56,10 @@ pub fn exchanges(graph: &Graph, plan: &Plan, hardware: &Hardware) -> Option<Exch
     };
     let messages: Vec<MessageReport> = found.nodes.iter().map(message).collect();
     let model = CostModel::new(hardware, Arithmetic::F32);
-    let locals = partition(&explicit).ok()?;
     Some(ExchangesReport {
         bucket_bytes: plan.bucket_bytes.map(|b| b as u64),
         gradients: messages.iter().map(|m| m.gradients).sum(),
-        exposed_seconds: timeline::forecast(&locals, hardware, &model).map(|f| f.exposed),
+        exposed_seconds: timeline::forecast(&explicit, &model).map(|f| f.exposed),
         messages,
     })
 }

@@ -158,3 +158,51 @@ pub(super) fn needed(program: &DeviceProgram, at: usize) -> usize {
     let first = later.into_iter().find(|(_, c)| c.reads.iter().chain(&c.writes).any(meets));
     first.map_or(program.step.len(), |(at, _)| at)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use intwain_ir::{DType, Origin, Type};
+    use intwain_passes::listing::Stream;
+    use intwain_passes::program::Buffer;
+
+    /// A program of kernels as (buffers read, buffers written), over buffers of 64 bytes at these places.
+    fn program(commands: &[(&[u32], &[u32])], places: &[(Home, usize)]) -> DeviceProgram {
+        let buffer = |&(home, offset): &(Home, usize)| Buffer { ty: Type::new(DType::F32, [16]), home, offset };
+        let ids = |list: &[u32]| list.iter().map(|&b| BufferId(b)).collect();
+        let command = |&(reads, writes): &(&[u32], &[u32])| Command {
+            action: Action::Kernel(0),
+            stream: Stream::Compute,
+            reads: ids(reads),
+            writes: ids(writes),
+            origin: Origin::default(),
+            nodes: Vec::new(),
+        };
+        DeviceProgram {
+            device: 0,
+            buffers: places.iter().map(buffer).collect(),
+            persistent_bytes: 1024,
+            arena_bytes: 1024,
+            arena_lower_bound: 0,
+            kernels: Vec::new(),
+            prepare: Vec::new(),
+            step: commands.iter().map(command).collect(),
+            inputs: Vec::new(),
+            weights: Vec::new(),
+            states: Vec::new(),
+            outputs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn results_are_needed_where_their_bytes_are_touched() {
+        use Home::{Arena, State};
+        // 1 shares half of its bytes with 2; 3 is at the place of 1 in another memory.
+        let places = [(Arena, 0), (Arena, 64), (Arena, 96), (State, 64)];
+        let first = |commands: &[(&[u32], &[u32])]| needed(&program(commands, &places), 0);
+        assert_eq!(first(&[(&[0], &[1]), (&[0], &[3]), (&[1], &[])]), 2);
+        assert_eq!(first(&[(&[0], &[1]), (&[0], &[0]), (&[], &[1])]), 2);
+        assert_eq!(first(&[(&[0], &[1]), (&[2], &[])]), 1);
+        assert_eq!(first(&[(&[1], &[0]), (&[1], &[2]), (&[3], &[])]), 3, "the operand is free at once");
+    }
+}

@@ -1,4 +1,4 @@
-use super::timeline::{Forecast, Messages, choose, forecast, listing, rates};
+use super::timeline::{Forecast, choose, forecast, listing, rates};
 use super::*;
 use crate::check;
 use crate::check::placement::Interface;
@@ -149,8 +149,7 @@ fn linked(latency: f64, bandwidth: f64) -> Hardware {
 }
 
 fn predicted(explicit: &Graph, bytes: Option<usize>, model: &CostModel<'_>) -> Forecast {
-    let locals = partition(&buckets(explicit, bytes).unwrap()).unwrap();
-    forecast(&locals, model.hardware(), model).unwrap()
+    forecast(&buckets(explicit, bytes).unwrap(), model).unwrap()
 }
 
 #[test]
@@ -189,18 +188,19 @@ fn waiting_in_the_middle_is_slower() {
     let machine = hardware("2xh100-pcie");
     let model = CostModel::new(&machine, Arithmetic::F32);
     let explicit = explicit(&deep(4096, 512, 24), &machine, None, StateSharding::Replicated);
-    let locals = partition(&buckets(&explicit, Some(4 << 20)).unwrap()).unwrap();
-    let early = listing(&locals, &model, Messages::Timed);
+    let joined = buckets(&explicit, Some(4 << 20)).unwrap();
+    let locals = partition(&joined).unwrap();
+    let early = listing(&locals, &model, &[]);
     // Devices that compute nothing while they exchange.
     let mut naive = early.clone();
     naive.devices.iter_mut().flatten().for_each(|c| c.stream = Stream::Compute);
     let (early, naive) = (simulate(&early).unwrap().makespan, simulate(&naive).unwrap().makespan);
-    let link: f64 = listing(&locals, &model, Messages::Timed).devices[0]
+    let link: f64 = listing(&locals, &model, &[]).devices[0]
         .iter()
         .filter(|c| matches!(c.action, Action::Collective { .. }))
         .map(|c| c.seconds)
         .sum();
-    let alone = forecast(&locals, &machine, &model).unwrap();
+    let alone = forecast(&joined, &model).unwrap();
     assert!((naive - (alone.seconds - alone.exposed) - link).abs() < 1e-9);
     assert!(early < naive - link / 2.0, "{early} against {naive}, {link} on the link");
 }

@@ -3,7 +3,7 @@
 use super::size::{self, Rates};
 use super::{Exchanges, buckets, message_bytes};
 use crate::cost::{CostModel, NodeWork, works};
-use crate::hardware::{DeviceKind, DeviceSpec, Hardware, Link};
+use crate::hardware::{DeviceKind, DeviceSpec, Link};
 use crate::listing::{Action, Command, Listing, Message, Stream};
 use crate::partition::partition;
 use crate::simulate::simulate;
@@ -83,26 +83,17 @@ fn seconds(local: &Graph, id: NodeId, work: &NodeWork, model: &CostModel<'_>, de
     work.seconds(model, device, local, id, 1.0, read + written)
 }
 
-/// Whether communication takes time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Messages {
-    /// As long as the link takes.
-    Timed,
-    /// None: what is left is computation.
-    Free,
-}
-
 /// What the devices do and how long it takes: kernels on one stream, communication on its own, each command as soon as
-/// what it reads is there. Memory is not looked at.
-pub fn listing(locals: &[Graph], model: &CostModel<'_>, messages: Messages) -> Listing {
+/// what it reads is there. Messages of the channels `free` take no time. Memory is not looked at.
+pub fn listing(locals: &[Graph], model: &CostModel<'_>, free: &[usize]) -> Listing {
     let devices = locals.iter().zip(&model.hardware().devices).map(|(local, device)| {
         let works = works(local);
         let mut made: BTreeMap<Value, (u32, Stream)> = BTreeMap::new();
         let mut list = Vec::new();
         for (at, (id, node)) in local.nodes.iter().enumerate() {
             let (stream, action, seconds) = match messages_of(local, id) {
-                Some((stream, action, bytes)) => {
-                    let timed = messages == Messages::Timed && bytes > 0;
+                Some((stream, action, channel, bytes)) => {
+                    let timed = bytes > 0 && !free.contains(&channel);
                     (stream, action, if timed { model.hardware().link.transfer(bytes as f64) } else { 0.0 })
                 }
                 None => (Stream::Compute, Action::Work, seconds(local, id, &works[id], model, device)),
@@ -121,38 +112,44 @@ pub fn listing(locals: &[Graph], model: &CostModel<'_>, messages: Messages) -> L
     Listing { devices: devices.collect(), rings: BTreeMap::new() }
 }
 
-/// A communication's stream, what it does, and the bytes of its message in the busier direction.
-fn messages_of(local: &Graph, id: NodeId) -> Option<(Stream, Action, usize)> {
+/// A communication's stream, what it does, its channel, and the bytes of its message in the busier direction.
+fn messages_of(local: &Graph, id: NodeId) -> Option<(Stream, Action, usize, usize)> {
     let node = &local.nodes[id];
     let all = node.op.members(&local.arg_types(id), &local.result_types(id))?;
     let sent: usize = all.iter().filter_map(|m| m.outgoing.as_ref()).map(|p| p.ty.bytes()).sum();
     let taken: usize = all.iter().filter_map(|m| m.incoming.as_ref()).map(|ty| ty.bytes()).sum();
     let bytes = sent.max(taken);
-    let channel = all.first()?.channel as u32;
+    let number = all.first()?.channel;
+    let channel = number as u32;
     let message = |kind: &str, bytes: usize| Message { kind: kind.to_owned(), bytes, dtype: DType::U8 };
     let (stream, action) = match &node.op {
         Op::Send(_) => (Stream::CopyOut, Action::Send { channel, message: message("send", bytes) }),
         Op::Recv(_) => (Stream::CopyIn, Action::Recv { channel, message: message("send", bytes) }),
         op => (Stream::CopyOut, Action::Collective { channel, message: message(op.name(), 0) }),
     };
-    Some((stream, action, bytes))
+    Some((stream, action, number, bytes))
 }
 
-/// What is predicted of a step's exchanges.
+/// What is predicted of a step's exchanges of gradients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Forecast {
     /// Seconds until the last command is done.
     pub seconds: f64,
-    /// By how much that is longer than without any time on the link.
+    /// By how much that is longer than if gradients took no time on the link.
     pub exposed: f64,
 }
 
-/// What divided graphs are predicted to take; `None` if their communication does not fit together.
-pub fn forecast(locals: &[Graph], hardware: &Hardware, model: &CostModel<'_>) -> Option<Forecast> {
-    if locals.len() != hardware.devices.len() {
-        return None;
-    }
-    let run = |messages| simulate(&listing(locals, model, messages)).ok().map(|t| t.makespan);
-    let (seconds, alone) = (run(Messages::Timed)?, run(Messages::Free)?);
-    Some(Forecast { seconds, exposed: seconds - alone })
+/// What a graph at stage Explicit is predicted to take; `None` where fewer than two gradients are exchanged.
+pub fn forecast(explicit: &Graph, model: &CostModel<'_>) -> Option<Forecast> {
+    let found = Exchanges::find(explicit)?;
+    let locals = partition(explicit).ok()?;
+    let pairs = explicit.devices * explicit.devices;
+    let channel = |id: &NodeId| match &explicit.nodes[*id].op {
+        Op::Reshard(op) => Some(op.channel * pairs),
+        _ => None,
+    };
+    let gradients: Vec<usize> = found.nodes.iter().filter_map(channel).collect();
+    let run = |free: &[usize]| simulate(&listing(&locals, model, free)).ok().map(|t| t.makespan);
+    let (seconds, without) = (run(&[])?, run(&gradients)?);
+    Some(Forecast { seconds, exposed: seconds - without })
 }
