@@ -4,7 +4,7 @@ use super::text::{bytes, seconds};
 use intwain_ir::{Graph, Value};
 use intwain_passes::buckets::{Exchanges, buckets, message_bytes, timeline};
 use intwain_passes::cost::CostModel;
-use intwain_passes::hardware::{Arithmetic, Hardware};
+use intwain_passes::hardware::{Arithmetic, DeviceKind, Hardware};
 use intwain_passes::place::{Plan, Strategy};
 use intwain_passes::reshard;
 use serde::Serialize;
@@ -19,8 +19,8 @@ pub struct ExchangesReport {
     pub gradients: usize,
     /// The messages.
     pub messages: Vec<MessageReport>,
-    /// Seconds by which a step is predicted to be longer than if gradients took no time on the link, where devices compute
-    /// while messages are under way.
+    /// Seconds by which a step is predicted to be longer than if gradients took no time on the link; none for CPU devices,
+    /// which copy messages themselves.
     pub exposed_seconds: Option<f64>,
 }
 
@@ -56,10 +56,11 @@ pub fn exchanges(graph: &Graph, plan: &Plan, hardware: &Hardware) -> Option<Exch
     };
     let messages: Vec<MessageReport> = found.nodes.iter().map(message).collect();
     let model = CostModel::new(hardware, Arithmetic::F32);
+    let gpus = hardware.devices.iter().all(|d| d.kind == DeviceKind::Gpu);
     Some(ExchangesReport {
         bucket_bytes: plan.bucket_bytes.map(|b| b as u64),
         gradients: messages.iter().map(|m| m.gradients).sum(),
-        exposed_seconds: timeline::forecast(&explicit, &model).map(|f| f.exposed),
+        exposed_seconds: timeline::forecast(&explicit, &model).filter(|_| gpus).map(|f| f.exposed),
         messages,
     })
 }
