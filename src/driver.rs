@@ -8,8 +8,9 @@ use intwain_passes::fuse::{self, Cluster};
 use intwain_passes::hardware::Hardware;
 use intwain_passes::partition::{PartitionError, partition};
 use intwain_passes::pass::{self, GLOBAL, LOCAL};
-use intwain_passes::place::{self, PlaceError, Plan, Planner, Strategy};
+use intwain_passes::place::{self, PlaceError, Plan, Planner, Relieved, Strategy};
 use intwain_passes::program::{DeviceProgram, program};
+use intwain_passes::remat::early_sums;
 use intwain_passes::{Numerics, PassError, Timings, check, forest, reshard};
 use std::sync::Arc;
 
@@ -79,6 +80,7 @@ pub fn passes() -> Vec<(&'static str, &'static str)> {
     all.extend(listed(GLOBAL));
     all.extend([
         pass::ROW_BLOCKS,
+        RECOMPUTE,
         ("shard", "writes the plan's layouts on all values"),
         ("reshard", "makes communication explicit"),
         BUCKETS,
@@ -118,6 +120,29 @@ pub fn plan(
     timings: &mut Timings,
 ) -> Result<Plan, CompileError> {
     Ok(timings.time("place", || Planner::new(graph, hardware, options).plan())?)
+}
+
+/// The pass that plans what is computed again.
+pub(crate) const RECOMPUTE: (&str, &str) =
+    ("recompute", "computes activations of a step of training again where they do not fit into memory");
+
+/// Plans a prepared graph of a step of training for which nothing fits, with some of its activations computed again.
+pub fn relieve(
+    graph: &Graph,
+    hardware: &Hardware,
+    options: place::Options,
+    timings: &mut Timings,
+) -> Result<Relieved, CompileError> {
+    let graph = early(graph, timings)?;
+    let relieved = timings.time(RECOMPUTE.0, || Planner::new(&graph, hardware, options).relieve())?;
+    pass::check(RECOMPUTE.0, &relieved.graph, timings)?;
+    Ok(relieved)
+}
+
+/// A graph of a step of training in an order that keeps what is added up no longer than it must be.
+pub(crate) fn early(graph: &Graph, timings: &mut Timings) -> Result<Graph, CompileError> {
+    let early = timings.time(RECOMPUTE.0, || early_sums(graph));
+    Ok(early.map_err(PassError::from)?)
 }
 
 /// Makes the programs of a prepared graph under a plan.

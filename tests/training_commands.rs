@@ -162,6 +162,51 @@ fn auto_takes_a_pipeline_where_weights_are_large_and_the_link_is_slow() {
 }
 
 #[test]
+fn a_step_that_does_not_fit_says_what_it_computes_again_and_its_program_trains_alike() {
+    let folder = folder("recompute");
+    let path = |name: &str| folder.join(name).display().to_string();
+    let model = chain(&folder, 16, 10);
+    let step = ["--train", "--loss", "mse", "--optimizer", "sgd", "--batch", "256", "--split", "one"];
+    let plan = document(&[&["plan", &model, "--hardware", "cpu"], &step[..]].concat());
+    assert!(plan["training"].get("recomputed").is_none(), "{plan}");
+    let peak = candidate(&plan, "one")["peak_bytes"][0].as_u64().unwrap();
+    let machine = |share: f64| {
+        let memory = format!("memory = {}", (peak as f64 * share).round());
+        let text = ok(&["hardware", "cpu"]).replace("memory = 8e9", &memory).replace("memory = 1.6e10", &memory);
+        assert!(text.contains(&memory));
+        let file = path("small.toml");
+        std::fs::write(&file, text).unwrap();
+        file
+    };
+    let small = machine(0.75);
+    let words = [&["plan", &model, "--hardware", &small], &step[..]].concat();
+    let again = document(&words);
+    let recomputed = &again["training"]["recomputed"];
+    let saved = recomputed["saved_bytes"][0].as_u64().unwrap();
+    assert!(saved as f64 >= 0.25 * peak as f64, "{recomputed}");
+    assert_eq!(peak - saved, candidate(&again, "one")["peak_bytes"][0].as_u64().unwrap());
+    let layers = recomputed["layers"].as_array().unwrap();
+    assert!(layers.iter().any(|l| l["layer"].as_str().unwrap().starts_with("dense_")), "{recomputed}");
+    assert!(ok(&words).contains("computed again so that the step fits: saves"), "{}", ok(&words));
+
+    let (x, y) = (array(&[256, 16], |i| (i as f32 * 0.37).sin()), array(&[256, 16], |i| (i as f32 * 0.13).sin()));
+    write_npz(&folder.join("data.npz"), [("x", &x), ("y", &y)].into_iter()).unwrap();
+    let data = path("data.npz");
+    let train = ["--data", &data, "--epochs", "3", "-q"];
+    let (program, one, other) = (path("program"), path("one.keras"), path("other.keras"));
+    ok(&[&["compile", &model, "--hardware", &small, "-o", &program, "-q", "--seed", "3"], &step[..]].concat());
+    assert!(std::fs::read_to_string(folder.join("program/graph0.ir")).unwrap().contains(" again"));
+    let how = ["--loss", "mse", "--optimizer", "sgd", "--seed", "3", "--split", "one", "--batch", "256"];
+    ok(&[&["train", &model, "-o", &one], &how[..], &train].concat());
+    ok(&[&["train", &program, "-o", &other], &train[..]].concat());
+    assert!(std::fs::read(&one).unwrap() == std::fs::read(&other).unwrap());
+    assert_eq!(document(&["verify", &program])["verified"], true);
+
+    let said = fails(1, &[&["plan", &model, "--hardware", &machine(0.1)], &step[..]].concat());
+    assert!(said.contains("no plan fits into memory") && said.contains("is held by `dense_"), "{said}");
+}
+
+#[test]
 fn inspect_shows_states_and_the_order_of_micro_batches() {
     let order = |schedule: &str| {
         let words = ["inspect", &model(), "--hardware", "cpu", "--split", "pipeline", "--micro-batches", "4"];

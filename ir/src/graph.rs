@@ -22,12 +22,13 @@ entity_impl!(Value, "%");
 pub struct NodeId(u32);
 entity_impl!(NodeId, "n");
 
-/// Where a node comes from: the path of a Keras layer such as `encoder/dense_1`, empty for what the compiler adds; and in
-/// a step of training that is pipelined, its place there.
+/// Where a node comes from: the path of a Keras layer such as `encoder/dense_1`, empty for what the compiler adds; in a
+/// step of training that is pipelined, its place there; and whether it computes again what another node computed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Origin {
     path: Option<Arc<str>>,
     turn: Option<Turn>,
+    again: bool,
 }
 
 /// When a node of a pipelined step is computed, and where: `1.3.backward` is the third micro-batch's way back through
@@ -82,7 +83,7 @@ impl std::str::FromStr for Turn {
 impl Origin {
     /// The origin of a layer.
     pub fn new(path: &str) -> Origin {
-        Origin { path: (!path.is_empty()).then(|| Arc::from(path)), turn: None }
+        Origin { path: (!path.is_empty()).then(|| Arc::from(path)), ..Origin::default() }
     }
 
     /// The layer's path, empty if there is none.
@@ -97,7 +98,18 @@ impl Origin {
 
     /// The same layer in that place.
     pub fn in_turn(&self, turn: Option<Turn>) -> Origin {
-        Origin { path: self.path.clone(), turn }
+        Origin { turn, ..self.clone() }
+    }
+
+    /// Whether the node computes again what an equal node computed before, so that its result need not be kept between: it
+    /// is not to be merged with that node.
+    pub fn is_again(&self) -> bool {
+        self.again
+    }
+
+    /// The same layer and place, computing again.
+    pub fn again(&self) -> Origin {
+        Origin { again: true, ..self.clone() }
     }
 
     /// Where the gradient of a node belongs.

@@ -19,6 +19,7 @@ pub mod partition;
 pub mod pass;
 pub mod place;
 pub mod program;
+pub mod remat;
 pub mod reshard;
 mod row_blocks;
 #[cfg(test)]

@@ -39,7 +39,9 @@ pub fn simplify(graph: &Graph) -> Result<Graph, PassError> {
             continue;
         }
         let layouts: Vec<String> = node.results.iter().map(|r| format!("{:?}", graph.values[*r].layout)).collect();
-        let key = (format!("{op} {}", layouts.join(" ")), args.clone());
+        // What is computed again is not merged with what was computed before.
+        let again = if node.origin.is_again() { " again" } else { "" };
+        let key = (format!("{op} {}{again}", layouts.join(" ")), args.clone());
         match seen.get(&key) {
             Some(results) => node.results.iter().zip(results).for_each(|(o, n)| rw.set(*o, *n)),
             None => {

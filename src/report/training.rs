@@ -11,6 +11,7 @@ use crate::train::trainer::{Normalisation, Recipe};
 use intwain_ir::{Graph, Layout, ParamKind, Way};
 use intwain_passes::hardware::Hardware;
 use intwain_passes::place::{Plan, Strategy};
+use intwain_passes::remat::{Recomputed, RecomputedLayer};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -34,6 +35,9 @@ pub struct TrainingReport {
     pub schedule: Option<&'static str>,
     /// What each device keeps.
     pub devices: Vec<TrainingMemory>,
+    /// What is computed again because the step would not fit into memory otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recomputed: Option<RecomputedReport>,
     /// Every state: variables, what layers keep, the optimizer's slots.
     pub states: Vec<StateReport>,
     /// In a data split, how gradients are exchanged.
@@ -43,6 +47,61 @@ pub struct TrainingReport {
     /// of the gradients of weights. Known once programs are made.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub order: Vec<Vec<String>>,
+}
+
+/// Activations that are computed again rather than kept.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RecomputedReport {
+    /// Bytes of the predicted peak that this saves on each device.
+    pub saved_bytes: Vec<u64>,
+    /// Microseconds that it is predicted to add to a step.
+    pub microseconds: f64,
+    /// The layers of what is given up or runs again, largest first.
+    pub layers: Vec<RecomputedLayerReport>,
+}
+
+/// What of a layer is computed again.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RecomputedLayerReport {
+    /// The layer's path; empty for what the compiler adds.
+    pub layer: String,
+    /// Bytes that are given up, on all devices together; 0 where the layer only runs again for others.
+    pub bytes: u64,
+    /// Microseconds of what runs again, on the slower device.
+    pub microseconds: f64,
+}
+
+impl RecomputedReport {
+    fn of(recomputed: &Recomputed) -> RecomputedReport {
+        let layer = |l: &RecomputedLayer| RecomputedLayerReport {
+            layer: l.path.clone(),
+            bytes: l.bytes.round() as u64,
+            microseconds: l.seconds * 1e6,
+        };
+        RecomputedReport {
+            saved_bytes: recomputed.saved_bytes.iter().map(|b| b.max(0.0).round() as u64).collect(),
+            microseconds: recomputed.seconds * 1e6,
+            layers: recomputed.layers.iter().map(layer).collect(),
+        }
+    }
+}
+
+/// What is saved at which cost, then a line a layer.
+impl fmt::Display for RecomputedReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let saved: Vec<String> = self.saved_bytes.iter().map(|b| bytes(*b as f64)).collect();
+        write!(
+            f,
+            "computed again so that the step fits: saves {} of memory for {:+.1} µs a step",
+            saved.join(" and "),
+            self.microseconds
+        )?;
+        for l in &self.layers {
+            let layer = if l.layer.is_empty() { "(the compiler's)" } else { &l.layer };
+            write!(f, "\n  {layer}: {} given up, {:.1} µs again", bytes(l.bytes as f64), l.microseconds)?;
+        }
+        Ok(())
+    }
 }
 
 /// What a device keeps for a step, in bytes.
@@ -118,6 +177,7 @@ pub fn training(
         micro_batches: pieces::micro_batches(rows, count, recipe.sums).iter().map(|r| r.len()).collect(),
         schedule: pipelined.then(|| recipe.schedule.name()),
         devices: (0..plan.devices).map(device).collect(),
+        recomputed: planned.recomputed.as_ref().map(RecomputedReport::of),
         states,
         exchanges: exchanges(graph, plan, hardware),
         order: Vec::new(),
@@ -214,6 +274,9 @@ impl fmt::Display for TrainingReport {
         write!(f, "{}", table.to_string().trim_end())?;
         if let Some(exchanges) = &self.exchanges {
             write!(f, "\n{exchanges}")?;
+        }
+        if let Some(recomputed) = &self.recomputed {
+            write!(f, "\n{recomputed}")?;
         }
         for (k, order) in self.order.iter().enumerate().filter(|(_, o)| !o.is_empty()) {
             write!(f, "\ndevice {k}: {}", order.join(" "))?;

@@ -16,8 +16,9 @@ use intwain_ir::ops::Op;
 use intwain_ir::{Graph, ParamKind, Trainable, Type, Value};
 use intwain_passes::hardware::Hardware;
 use intwain_passes::place::{
-    self, Candidate, NodeStrategy, PIPELINE_MARGIN, PlaceError, Plan, Strategy, Survey, Verdict,
+    self, Candidate, NodeStrategy, PIPELINE_MARGIN, PlaceError, Plan, Relieved, Strategy, Survey, Verdict,
 };
+use intwain_passes::remat::Recomputed;
 use intwain_passes::{Exact, Numerics, Timings, turns};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -66,8 +67,19 @@ pub struct Planned {
     pub step: Step,
     /// Who holds and computes what.
     pub plan: Plan,
+    /// What of the graph is computed again, where nothing fits otherwise.
+    pub recomputed: Option<Recomputed>,
     /// In a pipeline, where the model is cut.
     cut: Option<Cut>,
+}
+
+/// Whether activations may be computed again so that a step fits into memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    /// They are kept.
+    Kept,
+    /// They are where nothing else fits.
+    Relieved,
 }
 
 /// Where a model is cut into the segments of a pipeline.
@@ -77,6 +89,9 @@ struct Cut {
     segments: Vec<Option<usize>>,
     micro_batches: usize,
 }
+
+/// How often a plan is tightened by what its programs exceed memory.
+const RELIEF_TRIES: usize = 4;
 
 /// Builds and plans the steps of a model.
 #[derive(Clone, Copy, Debug)]
@@ -144,31 +159,48 @@ impl Assembler<'_> {
         self.options.hardware.clone().unwrap_or_else(|| session::hardware_of(&self.options.devices))
     }
 
-    /// Plans a step of training. With [`Survey::All`] the plan says what every strategy would cost.
+    /// Plans a step of training. With [`Survey::All`] the plan says what every strategy would cost. Where nothing that is
+    /// asked for fits into memory, activations are computed again.
     pub fn plan(&self, batch: &BatchTypes, survey: Survey, timings: &mut Timings) -> Result<Planned, TrainError> {
         self.check()?;
+        match self.plan_within(batch, survey, Memory::Kept, timings) {
+            Err(e) if does_not_fit(&e) => self.plan_within(batch, survey, Memory::Relieved, timings),
+            planned => planned,
+        }
+    }
+
+    fn plan_within(
+        &self,
+        batch: &BatchTypes,
+        survey: Survey,
+        memory: Memory,
+        timings: &mut Timings,
+    ) -> Result<Planned, TrainError> {
         let asked = if self.options.devices.count() == 1 { Some(Strategy::One) } else { self.options.split };
         let priced = match asked {
             None | Some(Strategy::Pipeline) => true,
             Some(Strategy::One | Strategy::Data | Strategy::Tensor | Strategy::Mixed) => survey == Survey::All,
         };
         let divides = self.options.sharding.divides() || self.options.devices.count() == 1;
-        let pipeline = (priced && !divides).then(|| self.pipeline(batch, asked, timings));
+        let pipeline = (priced && !divides).then(|| self.pipeline(batch, asked, memory, timings));
         if asked == Some(Strategy::Pipeline) {
             let found = pipeline.unwrap_or_else(|| Err(cannot("it takes two devices")));
             return match found {
                 Err(e) if is_impossible(&e) && self.options.fallback == Fallback::One => {
-                    self.whole(batch, Some(Strategy::One), Survey::Asked, timings)
+                    self.whole(batch, Some(Strategy::One), Survey::Asked, memory, timings)
                 }
                 Ok(planned) if survey == Survey::All => {
-                    let others = self.whole(batch, Some(Strategy::One), Survey::Splits, timings)?;
-                    Ok(joined(planned, Some(others.plan.candidates)))
+                    match self.whole(batch, Some(Strategy::One), Survey::Splits, Memory::Kept, timings) {
+                        Ok(others) => Ok(joined(planned, Some(others.plan.candidates))),
+                        Err(e) if does_not_fit(&e) => Ok(planned),
+                        Err(e) => Err(e),
+                    }
                 }
                 found => found,
             };
         }
         let splits = if pipeline.is_some() || survey == Survey::All { Survey::Splits } else { Survey::Asked };
-        let whole = self.whole(batch, asked, splits, timings);
+        let whole = self.whole(batch, asked, splits, memory, timings);
         match (whole, pipeline) {
             (whole, None) => whole,
             (Ok(whole), Some(Ok(pipe))) => {
@@ -202,6 +234,7 @@ impl Assembler<'_> {
         batch: &BatchTypes,
         strategy: Option<Strategy>,
         survey: Survey,
+        memory: Memory,
         timings: &mut Timings,
     ) -> Result<Planned, TrainError> {
         let mut step = self.build(Task::Train, batch, None)?;
@@ -216,14 +249,70 @@ impl Assembler<'_> {
             }
         }
         let ask = place::Options { strategy, parts, survey, numerics, sharding, buckets, ..place::Options::default() };
-        let plan = match driver::plan(&step.graph, &self.hardware(), ask.clone(), timings) {
+        match self.placed(&mut step.graph, ask.clone(), memory, timings) {
             Err(e) if fallback == Fallback::One && is_impossible_to_place(&e) => {
                 let one = place::Options { strategy: Some(Strategy::One), ..ask };
-                driver::plan(&step.graph, &self.hardware(), one, timings)?
+                let (plan, recomputed) = self.placed(&mut step.graph, one, memory, timings)?;
+                Ok(Planned { step, plan, recomputed, cut: None })
             }
-            plan => plan?,
-        };
-        Ok(Planned { step, plan, cut: None })
+            placed => {
+                let (plan, recomputed) = placed?;
+                Ok(Planned { step, plan, recomputed, cut: None })
+            }
+        }
+    }
+
+    /// The plan of a prepared graph, which becomes one that computes activations again where that is needed and allowed.
+    fn placed(
+        &self,
+        graph: &mut Graph,
+        ask: place::Options,
+        memory: Memory,
+        timings: &mut Timings,
+    ) -> Result<(Plan, Option<Recomputed>), CompileError> {
+        let hardware = self.hardware();
+        match driver::plan(graph, &hardware, ask.clone(), timings) {
+            Err(CompileError::Place(PlaceError::DoesNotFit(_))) if memory == Memory::Relieved => {
+                let relieved = self.compiled_within(timings, &mut |reserve, timings| {
+                    driver::relieve(graph, &hardware, place::Options { reserve, ..ask.clone() }, timings)
+                })?;
+                *graph = relieved.graph;
+                Ok((relieved.plan, Some(relieved.recomputed)))
+            }
+            plan => Ok((plan?, None)),
+        }
+    }
+
+    /// What `relieve` gives for bytes of each device to be left free, with programs that fit too: the plan foresees neither
+    /// what messages take nor which operands live longer because their readers are fused into later ones.
+    fn compiled_within(
+        &self,
+        timings: &mut Timings,
+        relieve: &mut dyn FnMut([f64; 2], &mut Timings) -> Result<Relieved, CompileError>,
+    ) -> Result<Relieved, CompileError> {
+        let hardware = self.hardware();
+        let mut reserve = [0.0; 2];
+        let mut short = Vec::new();
+        for _ in 0..RELIEF_TRIES {
+            let relieved = relieve(reserve, timings)?;
+            let devices = relieved.plan.devices;
+            let specs = if devices == 1 { std::slice::from_ref(&hardware.alone) } else { &hardware.devices };
+            let (graph, plan) = (relieved.graph.clone(), relieved.plan.clone());
+            let compiled = driver::lower(graph, plan, &*self.target(), timings, &mut |_, _| {})?;
+            short.clear();
+            for ((k, program), spec) in compiled.programs.iter().enumerate().zip(specs) {
+                let bytes = (program.persistent_bytes + program.arena_bytes) as f64;
+                let memory = spec.memory.value;
+                if bytes > memory {
+                    reserve[k] += bytes - memory;
+                    short.push(format!("with recomputation the program of device {k} takes {bytes} of {memory} bytes"));
+                }
+            }
+            if short.is_empty() {
+                return Ok(relieved);
+            }
+        }
+        Err(PlaceError::DoesNotFit(short).into())
     }
 
     /// The fastest pipeline.
@@ -231,13 +320,14 @@ impl Assembler<'_> {
         &self,
         batch: &BatchTypes,
         asked: Option<Strategy>,
+        memory: Memory,
         timings: &mut Timings,
     ) -> Result<Planned, TrainError> {
         let cut = self.cut(batch.rows, asked, timings)?;
         let whole = self.recipe.normalisation != Normalisation::MicroBatch && self.keeps_statistics()?;
         let mut price = |micro_batches: usize| {
             let cut = Cut { micro_batches, ..cut.clone() };
-            self.priced_pipeline(batch, cut, timings)
+            self.priced_pipeline(batch, cut, memory, timings)
         };
         if let Some(count) = self.recipe.micro_batches {
             return price(count.get());
@@ -268,18 +358,37 @@ impl Assembler<'_> {
         Ok(best)
     }
 
-    fn priced_pipeline(&self, batch: &BatchTypes, cut: Cut, timings: &mut Timings) -> Result<Planned, TrainError> {
+    fn priced_pipeline(
+        &self,
+        batch: &BatchTypes,
+        cut: Cut,
+        memory: Memory,
+        timings: &mut Timings,
+    ) -> Result<Planned, TrainError> {
         let mut step = self.build(Task::Train, batch, Some(&cut))?;
         step.graph = self.ordered(step.graph, batch.rows, timings, &mut |_, _| {})?;
         let options = place::Options::default();
         let hardware = self.hardware();
         let plan = timings.time("place", || place::segments(&step.graph, &hardware, &options, cut.micro_batches));
-        let mut plan = plan.map_err(CompileError::from)?;
+        let (mut plan, recomputed) = match plan {
+            Err(PlaceError::DoesNotFit(_)) if memory == Memory::Relieved => {
+                let count = cut.micro_batches;
+                let early = driver::early(&step.graph, timings)?;
+                let relieved = self.compiled_within(timings, &mut |reserve, timings| {
+                    let options = place::Options { reserve, ..options.clone() };
+                    let relieve = || place::relieved_segments(&early, &hardware, &options, count);
+                    Ok(timings.time(driver::RECOMPUTE.0, relieve)?)
+                })?;
+                step.graph = relieved.graph;
+                (relieved.plan, Some(relieved.recomputed))
+            }
+            plan => (plan.map_err(CompileError::from)?, None),
+        };
         // The first micro-batch crosses the link before the second segment begins, its gradients before the first ends.
         let crossing = plan.usage.communication_bytes / (2 * cut.micro_batches) as f64;
         plan.seconds += 2.0 * hardware.link.transfer(crossing);
         plan.candidates.iter_mut().for_each(|c| c.seconds = Some(plan.seconds));
-        Ok(Planned { step, plan, cut: Some(cut) })
+        Ok(Planned { step, plan, recomputed, cut: Some(cut) })
     }
 
     /// A pipeline's graph after the passes before placement.
@@ -343,11 +452,18 @@ impl Assembler<'_> {
         timings: &mut Timings,
         after: Observer<'_>,
     ) -> Result<Compiled, TrainError> {
-        let Planned { plan, cut, .. } = planned;
+        let Planned { step: chosen, plan, recomputed, cut } = planned;
         let step = self.build(Task::Train, batch, cut.as_ref())?;
         let graph = match cut {
             Some(_) => self.ordered(step.graph, batch.rows, timings, after)?,
             None => driver::prepare(step.graph, self.numerics(batch.rows), timings, after)?,
+        };
+        let graph = match recomputed {
+            Some(_) => {
+                after(driver::RECOMPUTE.0, &chosen.graph);
+                chosen.graph
+            }
+            None => graph,
         };
         Ok(driver::lower(graph, plan, &*self.target(), timings, after)?)
     }

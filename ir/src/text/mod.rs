@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Values are numbered in order of definition. A `#` begins the origin, up to the end of the line, or quoted. Layouts stand after
-//! the type when there are any. Before the origin, `in 1.3.backward` is the place in a pipelined step ([`Turn`](crate::Turn)). States are written `state %3 "step": i64[] next %9`.
+//! the type when there are any. Before the origin, `again` is said of what computes a value once more ([`Origin::is_again`](crate::Origin::is_again)), and `in 1.3.backward` is the place in a pipelined step ([`Turn`](crate::Turn)). States are written `state %3 "step": i64[] next %9`.
 
 mod lex;
 mod parse;

@@ -199,6 +199,7 @@ impl Parser {
             let layout = self.layout()?;
             node.results.push(g.values.push(ValueData { ty, def: Def::Node(id, i), layout }));
         }
+        let again = !self.defines_next() && self.accept(&Token::Word("again".into()));
         let mut turn = None;
         if !self.defines_next() && self.accept(&Token::Word("in".into())) {
             let word = self.word()?;
@@ -209,6 +210,9 @@ impl Parser {
             self.at += 1;
         }
         node.origin = node.origin.in_turn(turn);
+        if again {
+            node.origin = node.origin.again();
+        }
         g.nodes.push(node);
         Ok(())
     }

@@ -48,6 +48,9 @@ impl fmt::Display for Graph {
                 write!(f, "{} {}", if i > 0 { "," } else { " :" }, self.ty(*r))?;
                 self.write_layout(f, *r)?;
             }
+            if node.origin.is_again() {
+                f.write_str(" again")?;
+            }
             if let Some(turn) = node.origin.turn() {
                 write!(f, " in {turn}")?;
             }

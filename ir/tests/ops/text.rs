@@ -123,6 +123,10 @@ fn strange_numbers_and_names_read_back() {
         let turn = Turn { segment: 1, micro_batch: 3, way: Way::Backward };
         g.origin = g.origin.in_turn(Some(turn));
         last = g.unary(intwain_ir::scalar::Unary::Neg, last).unwrap();
+        g.origin = g.origin.again();
+        last = g.unary(intwain_ir::scalar::Unary::Neg, last).unwrap();
+        g.origin = Origin::new(name).again();
+        last = g.unary(intwain_ir::scalar::Unary::Neg, last).unwrap();
         let epsilon = [1e-300, f64::INFINITY, 0.1][g.nodes.len() % 3];
         g.push(ops::Standardize { dims: vec![0], epsilon }, &[last]).unwrap();
         g.output(name, last);

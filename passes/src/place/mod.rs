@@ -8,6 +8,7 @@
 mod groups;
 mod pipeline;
 mod plan;
+mod relief;
 mod restrict;
 mod search;
 mod segments;
@@ -18,7 +19,8 @@ mod usage;
 pub use plan::{
     Candidate, MARGIN, Options, PIPELINE_MARGIN, Permission, PlaceError, Plan, RunnerUp, Strategy, Survey, Verdict,
 };
-pub use segments::segments;
+pub use relief::Relieved;
+pub use segments::{relieved_segments, segments};
 pub use sharding::{Sharding, StateSharding, WHOLE_BELOW};
 pub use states::NodeStrategy;
 use states::Sums;
@@ -26,7 +28,7 @@ pub use usage::Usage;
 
 use crate::buckets::{Buckets, timeline};
 use crate::cost::CostModel;
-use crate::hardware::{Hardware, OpClass};
+use crate::hardware::{DeviceSpec, Hardware, OpClass};
 use crate::reshard;
 use crate::row_blocks::sums_rows;
 use crate::solve::{CostGraph, Proof};
@@ -82,14 +84,7 @@ impl<'a> Planner<'a> {
         if self.options.sharding.divides() && !matches!(self.options.strategy, Some(Strategy::Data | Strategy::One)) {
             return Err(PlaceError::Sharding { states: self.options.sharding.states, asked: self.options.strategy });
         }
-        let asked = |s: &Strategy| self.options.strategy.is_none_or(|named| named == *s || *s == Strategy::One);
-        let priced = |s: &Strategy| match self.options.survey {
-            Survey::All => true,
-            Survey::Splits => *s != Strategy::Pipeline,
-            Survey::Asked => asked(s),
-        };
-        let found: Vec<(Strategy, Result<Possible, NotOffered>)> =
-            Strategy::ALL.into_iter().filter(priced).map(|s| (s, self.candidate(s))).collect();
+        let found = self.found();
         let mut chosen: Option<(usize, f64)> = None;
         for (at, (strategy, result)) in found.iter().enumerate() {
             let asked = self.options.strategy.is_none_or(|s| s == *strategy);
@@ -100,7 +95,7 @@ impl<'a> Planner<'a> {
             }
         }
         let candidates = self.candidates(&found, chosen.map(|c| c.0));
-        let Some((at, seconds)) = chosen else { return Err(self.failure(&candidates)) };
+        let Some((at, seconds)) = chosen else { return Err(self.failure(&found, &candidates, Vec::new())) };
         let option = found.into_iter().nth(at).and_then(|(_, r)| r.ok()).expect("the chosen candidate is possible");
         let layouts = usage::layouts(&self.spaces[0].0, &option.assignment);
         let mut plan = Plan {
@@ -136,6 +131,17 @@ impl<'a> Planner<'a> {
                 timeline::choose(&explicit, &CostModel::new(self.hardware, self.options.f32_arithmetic))
             }
         }
+    }
+
+    /// Every strategy that is priced.
+    fn found(&self) -> Vec<(Strategy, Result<Possible, NotOffered>)> {
+        let asked = |s: &Strategy| self.options.strategy.is_none_or(|named| named == *s || *s == Strategy::One);
+        let priced = |s: &Strategy| match self.options.survey {
+            Survey::All => true,
+            Survey::Splits => *s != Strategy::Pipeline,
+            Survey::Asked => asked(s),
+        };
+        Strategy::ALL.into_iter().filter(priced).map(|s| (s, self.candidate(s))).collect()
     }
 
     /// The best other choice for a node, and what the whole plan would cost with it: in a split another way of sharing
@@ -269,11 +275,14 @@ impl<'a> Planner<'a> {
         inexact.then(|| Verdict::NotOffered("it divides sums, so that results would depend on the split".to_owned()))
     }
 
+    /// The devices of a plan.
+    fn devices(&self, option: &Possible) -> &[DeviceSpec] {
+        if option.devices == 1 { std::slice::from_ref(&self.hardware.alone) } else { &self.hardware.devices }
+    }
+
     fn too_large(&self, option: &Possible) -> Option<Verdict> {
-        let devices =
-            if option.devices == 1 { std::slice::from_ref(&self.hardware.alone) } else { &self.hardware.devices };
-        option.usage.peak_bytes.iter().zip(devices).enumerate().find_map(|(device, (&bytes, spec))| {
-            let memory = spec.memory.value;
+        option.usage.peak_bytes.iter().zip(self.devices(option)).enumerate().find_map(|(device, (&bytes, spec))| {
+            let memory = self.options.memory(device, spec);
             (bytes > memory).then_some(Verdict::TooLarge { device, bytes, memory })
         })
     }
@@ -302,7 +311,13 @@ impl<'a> Planner<'a> {
         found.iter().enumerate().map(candidate).collect()
     }
 
-    fn failure(&self, candidates: &[Candidate]) -> PlaceError {
+    /// Why there is no plan; `short` is what else was tried.
+    fn failure(
+        &self,
+        found: &[(Strategy, Result<Possible, NotOffered>)],
+        candidates: &[Candidate],
+        short: Vec<String>,
+    ) -> PlaceError {
         if let Some(strategy) = self.options.strategy
             && let Some(Candidate { verdict: Verdict::NotOffered(reason), .. }) =
                 candidates.iter().find(|c| c.strategy == strategy)
@@ -311,8 +326,17 @@ impl<'a> Planner<'a> {
         }
         let asked = |c: &&Candidate| self.options.strategy.is_none_or(|s| s == c.strategy);
         let verdict = |c: &Candidate| format!("`{}` {}", c.strategy, c.verdict);
-        let verdicts = candidates.iter().filter(asked).map(verdict).chain(self.reliefs(candidates));
-        PlaceError::DoesNotFit(verdicts.collect())
+        let mut reasons: Vec<String> = candidates.iter().filter(asked).map(verdict).collect();
+        reasons.extend(short);
+        reasons.extend(self.reliefs(candidates));
+        // Of the plans that were asked for, the one that needs least says what to change.
+        let named = |s: Strategy| self.options.strategy.is_none_or(|asked| asked == s);
+        let options = found.iter().filter(|(s, _)| named(*s)).filter_map(|(_, option)| option.as_ref().ok());
+        let most = |p: &&Possible| p.usage.peak_bytes.iter().copied().fold(0.0, f64::max);
+        if let Some(option) = options.min_by(|a, b| most(a).total_cmp(&most(b))) {
+            reasons.extend(self.tight(option).told());
+        }
+        PlaceError::DoesNotFit(reasons)
     }
 
     /// What a data split that does not fit would need if its devices kept more of the states in parts.
@@ -329,7 +353,7 @@ impl<'a> Planner<'a> {
             let saved = usage.peak_bytes[*device] - possible.usage.peak_bytes[*device];
             let seconds = possible.assignment.seconds - data?.seconds?;
             let fits = if self.too_large(&possible).is_none() { "fits" } else { "does not fit either" };
-            let change = format!("−{:.2} GB, {:+.2} ms", saved / 1e9, seconds * 1e3);
+            let change = format!("−{}, {:+.2} ms", relief::bytes_text(saved), seconds * 1e3);
             (saved > 0.0).then(|| format!("`data` with --zero {} {fits} ({change})", states.stage()))
         };
         let more = StateSharding::ALL.into_iter().filter(|s| *s > self.options.sharding.states);

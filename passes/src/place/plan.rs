@@ -1,11 +1,12 @@
 //! What is asked of the planner, and its answer.
 
+use super::relief::bytes_text;
 use super::sharding::{Sharding, StateSharding};
 use super::states::NodeStrategy;
 use super::usage::Usage;
 use crate::Numerics;
 use crate::buckets::Buckets;
-use crate::hardware::Arithmetic;
+use crate::hardware::{Arithmetic, DeviceSpec};
 use crate::solve::Proof;
 use cranelift_entity::SecondaryMap;
 use intwain_ir::shard::Layout;
@@ -69,6 +70,15 @@ pub struct Options {
     pub sharding: Sharding,
     /// How exchanges of a data split's gradients are joined.
     pub buckets: Buckets,
+    /// Bytes of each device that a plan leaves free.
+    pub reserve: [f64; 2],
+}
+
+impl Options {
+    /// Bytes that a plan may use of a device.
+    pub(super) fn memory(&self, device: usize, spec: &DeviceSpec) -> f64 {
+        spec.memory.value - self.reserve[device]
+    }
 }
 
 /// Which candidates are priced when a strategy is named.
@@ -93,6 +103,7 @@ impl Default for Options {
             numerics: Numerics::Free,
             sharding: Sharding::default(),
             buckets: Buckets::default(),
+            reserve: [0.0; 2],
         }
     }
 }
@@ -168,7 +179,8 @@ impl fmt::Display for Verdict {
             Verdict::Chosen => f.write_str("chosen"),
             Verdict::Rejected => f.write_str("rejected"),
             Verdict::TooLarge { device, bytes, memory } => {
-                write!(f, "does not fit: device {device} needs {:.2} GB and has {:.2} GB", bytes / 1e9, memory / 1e9)
+                let (needs, has) = (bytes_text(*bytes), bytes_text(*memory));
+                write!(f, "does not fit: device {device} needs {needs} and has {has}")
             }
             Verdict::NotOffered(reason) => write!(f, "not possible: {reason}"),
         }

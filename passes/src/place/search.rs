@@ -291,7 +291,7 @@ impl<'a> Space<'a> {
     }
 
     /// Seconds that a device spends on its part of a node.
-    fn node_seconds(&self, id: NodeId, state: &State, device: usize) -> f64 {
+    pub(super) fn node_seconds(&self, id: NodeId, state: &State, device: usize) -> f64 {
         let share = state.strategy.share(device);
         if share == 0.0 {
             return 0.0;

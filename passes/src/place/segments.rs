@@ -4,9 +4,10 @@
 //! belongs to no micro-batch: sums of gradients, updates, the loss. A variable lives where it is read; one that both
 //! segments read lives on the first device, which is sent the other's gradients, updates it and sends it on.
 
+use super::relief::{Relieved, Replanned, Tight};
 use super::search::{Asked, Assignment, Space};
 use super::states::{NodeStrategy, Sums};
-use super::usage;
+use super::usage::{self, Usage};
 use super::{Candidate, Groups, Options, PlaceError, Plan, Sharding, StateSharding, Strategy, Verdict};
 use crate::cost::CostModel;
 use crate::hardware::Hardware;
@@ -26,52 +27,109 @@ pub fn segments(
     options: &Options,
     micro_batches: usize,
 ) -> Result<Plan, PlaceError> {
-    let rules = crate::ties::rules(graph);
-    let groups = Groups::new(graph, Ties::new(graph, &rules), [1.0, 1.0], [1.0, 1.0]);
-    let model = CostModel::new(hardware, options.f32_arithmetic);
-    let space = Space::new(
-        graph,
-        model,
-        rules,
-        groups,
-        Asked { sums: Sums::Divided, parts: None, sharding: Sharding::default() },
-    );
-    let owners = owners(graph);
-    let nodes = places(graph, &owners);
-    let params = graph.params.iter().map(|p| owners[p.value].layout()).collect();
-    let seconds = seconds(&space, hardware, &nodes, micro_batches);
-    let assignment = Assignment { params, nodes, seconds, proof: Proof::AtLeast(0.0) };
-    let usage = usage::usage(&space, &assignment, 2);
-    let too_large = usage.peak_bytes.iter().zip(&hardware.devices).enumerate().find_map(|(device, (&bytes, spec))| {
-        let memory = spec.memory.value;
-        (bytes > memory).then_some(Verdict::TooLarge { device, bytes, memory })
+    Segmented::new(graph, hardware, options, micro_batches).plan()
+}
+
+/// The same where activations are computed again so that it fits.
+///
+/// # Errors
+/// Where a device has too little memory even so.
+pub fn relieved_segments(
+    graph: &Graph,
+    hardware: &Hardware,
+    options: &Options,
+    micro_batches: usize,
+) -> Result<Relieved, PlaceError> {
+    let segmented = Segmented::new(graph, hardware, options, micro_batches);
+    let relieved = segmented.tight().relieved(&|graph| {
+        let again = Segmented::new(graph, hardware, options, micro_batches);
+        let (peak_bytes, seconds) = (again.usage.peak_bytes.clone(), again.assignment.seconds);
+        Some(Replanned { peak_bytes, seconds, plan: again.plan().ok() })
     });
-    let verdict = too_large.unwrap_or(Verdict::Chosen);
-    let candidate = Candidate {
-        strategy: Strategy::Pipeline,
-        seconds: Some(seconds),
-        usage: Some(usage.clone()),
-        micro_batches,
-        verdict,
-    };
-    if candidate.verdict != Verdict::Chosen {
-        return Err(PlaceError::DoesNotFit(vec![format!("`{}` {}", candidate.strategy, candidate.verdict)]));
-    }
-    let layouts = usage::layouts(&space, &assignment);
-    Ok(Plan {
-        bucket_bytes: None,
-        strategy: Strategy::Pipeline,
-        devices: 2,
-        micro_batches,
-        params: assignment.params,
-        nodes: assignment.nodes,
-        layouts,
-        seconds,
-        usage,
-        proof: assignment.proof,
-        sharding: StateSharding::default(),
-        candidates: vec![candidate],
+    relieved.or_else(|short| {
+        let before = segmented.assignment.seconds;
+        let short = short.map(|s| format!("`{}` {}", Strategy::Pipeline, s.text(before)));
+        Err(segmented.failure(short.into_iter().collect()))
     })
+}
+
+/// A graph whose nodes have turns, placed.
+struct Segmented<'a> {
+    space: Space<'a>,
+    assignment: Assignment,
+    usage: Usage,
+    /// Bytes of each device.
+    memory: Vec<f64>,
+    micro_batches: usize,
+}
+
+impl<'a> Segmented<'a> {
+    fn new(graph: &'a Graph, hardware: &'a Hardware, options: &Options, micro_batches: usize) -> Segmented<'a> {
+        let rules = crate::ties::rules(graph);
+        let groups = Groups::new(graph, Ties::new(graph, &rules), [1.0, 1.0], [1.0, 1.0]);
+        let model = CostModel::new(hardware, options.f32_arithmetic);
+        let asked = Asked { sums: Sums::Divided, parts: None, sharding: Sharding::default() };
+        let space = Space::new(graph, model, rules, groups, asked);
+        let owners = owners(graph);
+        let nodes = places(graph, &owners);
+        let params = graph.params.iter().map(|p| owners[p.value].layout()).collect();
+        let seconds = seconds(&space, hardware, &nodes, micro_batches);
+        let assignment = Assignment { params, nodes, seconds, proof: Proof::AtLeast(0.0) };
+        let usage = usage::usage(&space, &assignment, 2);
+        let memory = hardware.devices.iter().enumerate().map(|(k, d)| options.memory(k, d)).collect();
+        Segmented { space, assignment, usage, memory, micro_batches }
+    }
+
+    fn tight(&self) -> Tight<'a, '_> {
+        let (assignment, usage, memory) = (&self.assignment, &self.usage, self.memory.clone());
+        Tight { space: &self.space, assignment, usage, memory }
+    }
+
+    fn verdict(&self) -> Verdict {
+        let peaks = self.usage.peak_bytes.iter().zip(&self.memory).enumerate();
+        let too_large = peaks.map(|(k, (bytes, memory))| (k, *bytes, *memory)).find_map(|(device, bytes, memory)| {
+            (bytes > memory).then_some(Verdict::TooLarge { device, bytes, memory })
+        });
+        too_large.unwrap_or(Verdict::Chosen)
+    }
+
+    /// Why it does not fit; `short` is what was tried.
+    fn failure(&self, short: Vec<String>) -> PlaceError {
+        let mut reasons = vec![format!("`{}` {}", Strategy::Pipeline, self.verdict())];
+        reasons.extend(short);
+        reasons.extend(self.tight().told());
+        PlaceError::DoesNotFit(reasons)
+    }
+
+    fn plan(self) -> Result<Plan, PlaceError> {
+        let verdict = self.verdict();
+        if verdict != Verdict::Chosen {
+            return Err(self.failure(Vec::new()));
+        }
+        let seconds = self.assignment.seconds;
+        let candidate = Candidate {
+            strategy: Strategy::Pipeline,
+            seconds: Some(seconds),
+            usage: Some(self.usage.clone()),
+            micro_batches: self.micro_batches,
+            verdict,
+        };
+        let layouts = usage::layouts(&self.space, &self.assignment);
+        Ok(Plan {
+            bucket_bytes: None,
+            strategy: Strategy::Pipeline,
+            devices: 2,
+            micro_batches: self.micro_batches,
+            params: self.assignment.params,
+            nodes: self.assignment.nodes,
+            layouts,
+            seconds,
+            usage: self.usage,
+            proof: self.assignment.proof,
+            sharding: StateSharding::default(),
+            candidates: vec![candidate],
+        })
+    }
 }
 
 /// Which devices need a value.

@@ -4,9 +4,10 @@ use super::search::{Assignment, Space};
 use super::sharding::StateSharding;
 use crate::cost::{Transfer, is_pointwise, transfer};
 use crate::hardware::{DeviceKind, OpClass};
+use crate::remat::{Copied, Lives, Sizes};
 use cranelift_entity::{EntityRef, SecondaryMap};
 use intwain_ir::shard::Layout;
-use intwain_ir::{Def, ParamKind, Value};
+use intwain_ir::{ParamKind, Value};
 use std::collections::BTreeMap;
 
 /// What a plan needs of each device and of the link.
@@ -51,7 +52,8 @@ pub(super) fn usage(space: &Space<'_>, assignment: &Assignment, devices: usize) 
     work(space, assignment, devices, &mut usage);
     weights(space, &of, devices, &mut usage);
     communication(space, assignment, &of, &mut usage);
-    usage.peak_bytes = (0..devices).map(|k| usage.weight_bytes[k] + activations(space, assignment, &of, k)).collect();
+    let activations = lives(space, assignment, &of, devices).peaks();
+    usage.peak_bytes = usage.weight_bytes.iter().zip(activations).map(|(w, a)| w + a).collect();
     usage
 }
 
@@ -139,81 +141,24 @@ fn communication(space: &Space<'_>, assignment: &Assignment, of: &dyn Fn(Value) 
     }
 }
 
-/// Most bytes of activations that live at once on a device; views share the memory of what they show, and fused
-/// pointwise work replaces its operand. Copies in other layouts live from their first reader to their last.
-fn activations(space: &Space<'_>, assignment: &Assignment, of: &dyn Fn(Value) -> Layout, device: usize) -> f64 {
-    let graph = space.graph;
-    let mut last: SecondaryMap<Value, usize> = SecondaryMap::new();
-    let count = graph.nodes.len();
-    for (at, node) in graph.nodes.values().enumerate() {
-        for arg in &node.args {
-            last[*arg] = at;
-        }
-    }
-    for output in &graph.outputs {
-        last[output.value] = count;
-    }
+/// The memory of activations on each device; views share the memory of what they show, and fused pointwise work replaces
+/// its operand. Copies in other layouts live from their first reader to their last.
+pub(super) fn lives<'g>(
+    space: &Space<'g>,
+    assignment: &Assignment,
+    of: &dyn Fn(Value) -> Layout,
+    devices: usize,
+) -> Lives<'g> {
     let replaced = replaced(space, of);
-    for p in &graph.params {
-        if let ParamKind::State { next: Some(next) } = p.kind {
-            last[next] = if replaced[next] { last[next] } else { count };
-        }
-    }
-    // A view keeps what it shows alive.
-    for (id, node) in graph.nodes.iter().rev() {
-        if is_free(space, id)
-            && let (Some(&arg), Some(&result)) = (node.args.first(), node.results.first())
-        {
-            last[arg] = last[arg].max(last[result]);
-        }
-    }
-    let bytes = |v: Value, layout: &Layout| match space.prepared[v] || replaced[v] {
-        true => 0.0,
-        false => space.local_bytes(v, layout, device),
+    let each = |value: Value, layout: &Layout| (0..devices).map(|k| space.local_bytes(value, layout, k)).collect();
+    let sizes = Sizes {
+        bytes: &|v| if space.prepared[v] || replaced[v] { Vec::new() } else { each(v, &of(v)) },
+        shares: &|id| space.works[id].reads.iter().position(|read| !read).or(Some(0)),
+        is_free: &|id| is_free(space, id),
     };
-    let mut lives = Lives::new(count);
-    for param in graph.inputs() {
-        lives.add(0, last[param.value], bytes(param.value, &of(param.value)));
-    }
-    for (at, (id, node)) in graph.nodes.iter().enumerate() {
-        if !is_free(space, id) {
-            for result in &node.results {
-                debug_assert!(matches!(graph.values[*result].def, Def::Node(..)));
-                lives.add(at, last[*result].max(at), bytes(*result, &of(*result)));
-            }
-        }
-    }
-    for copy in copies(space, assignment, of) {
-        lives.add(copy.first, copy.last, space.local_bytes(copy.value, &copy.layout, device));
-    }
-    lives.most()
-}
-
-/// How many bytes live when.
-struct Lives {
-    begins: Vec<f64>,
-    ends: Vec<f64>,
-}
-
-impl Lives {
-    fn new(count: usize) -> Lives {
-        Lives { begins: vec![0.0; count + 1], ends: vec![0.0; count + 1] }
-    }
-
-    fn add(&mut self, first: usize, last: usize, bytes: f64) {
-        self.begins[first] += bytes;
-        self.ends[last] += bytes;
-    }
-
-    fn most(&self) -> f64 {
-        let (mut live, mut most) = (0.0, 0.0f64);
-        for (begins, ends) in self.begins.iter().zip(&self.ends) {
-            live += begins;
-            most = most.max(live);
-            live -= ends;
-        }
-        most
-    }
+    let copies = copies(space, assignment, of);
+    let copied = |c: Copy| Copied { bytes: each(c.value, &c.layout), first: c.first, last: c.last };
+    Lives::new(space.graph, devices, &sizes, copies.into_iter().map(copied).collect())
 }
 
 /// Next values of states that are written in the states' place: CPUs do that with pointwise work.
