@@ -173,6 +173,7 @@ fn a_step_that_does_not_fit_says_what_it_computes_again_and_its_program_trains_a
     let machine = |share: f64| {
         let memory = format!("memory = {}", (peak as f64 * share).round());
         let text = ok(&["hardware", "cpu"]).replace("memory = 8e9", &memory).replace("memory = 1.6e10", &memory);
+        let text = text.replace("[machine.cpu]", "[machine.small]");
         assert!(text.contains(&memory));
         let file = path("small.toml");
         std::fs::write(&file, text).unwrap();
@@ -190,10 +191,10 @@ fn a_step_that_does_not_fit_says_what_it_computes_again_and_its_program_trains_a
     assert!(ok(&words).contains("computed again so that the step fits: saves"), "{}", ok(&words));
 
     let (x, y) = (array(&[256, 16], |i| (i as f32 * 0.37).sin()), array(&[256, 16], |i| (i as f32 * 0.13).sin()));
-    write_npz(&folder.join("data.npz"), [("x", &x), ("y", &y)].into_iter()).unwrap();
+    write_npz(&folder.join("data.npz"), [("x", &x), ("y0", &y)].into_iter()).unwrap();
     let data = path("data.npz");
     let train = ["--data", &data, "--epochs", "3", "-q"];
-    let (program, one, other) = (path("program"), path("one.keras"), path("other.keras"));
+    let (program, one, other) = (path("program"), path("one.h5"), path("other.h5"));
     ok(&[&["compile", &model, "--hardware", &small, "-o", &program, "-q", "--seed", "3"], &step[..]].concat());
     assert!(std::fs::read_to_string(folder.join("program/graph0.ir")).unwrap().contains(" again"));
     let how = ["--loss", "mse", "--optimizer", "sgd", "--seed", "3", "--split", "one", "--batch", "256"];

@@ -46,10 +46,10 @@ pub fn relieved_segments(
         let (peak_bytes, seconds) = (again.usage.peak_bytes.clone(), again.assignment.seconds);
         Some(Replanned { peak_bytes, seconds, plan: again.plan().ok() })
     });
-    relieved.or_else(|short| {
+    relieved.map_err(|short| {
         let before = segmented.assignment.seconds;
         let short = short.map(|s| format!("`{}` {}", Strategy::Pipeline, s.text(before)));
-        Err(segmented.failure(short.into_iter().collect()))
+        segmented.failure(short.into_iter().collect())
     })
 }
 
