@@ -7,7 +7,7 @@ use crate::driver::{self, CompileError, Compiled, Observer};
 use crate::model::{Model, ModelError};
 use crate::program::{self, Manifest, ProgramError};
 use crate::report::{self, BreakEven, PlacementReport, PlanReport, WhyError, WhyReport};
-use crate::session::{Fallback, KeptRows};
+use crate::session::{Fallback, FixedRows};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::Graph;
 use intwain_passes::Timings;
@@ -163,8 +163,8 @@ pub fn write(
     let mut variants: Vec<Compiled> = Vec::new();
     for &rows in std::iter::once(&request.rows).chain(more) {
         // Without a row axis every number of rows gives the same program.
-        if let Some(kept) = variants.first().and_then(|v| KeptRows::of(&v.graph)) {
-            kept.batch(None, Some(rows)).map_err(|e| BuildError::Rows(e.to_string()))?;
+        if let Some(fixed) = variants.first().and_then(|v| FixedRows::of(&v.graph, request.rows)) {
+            fixed.batch(None, Some(rows)).map_err(|e| BuildError::Rows(e.to_string()))?;
         }
         let known = variants.iter().any(|v| v.rows().is_none_or(|r| r == rows));
         if !known {

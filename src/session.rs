@@ -9,6 +9,7 @@ use crate::driver::{self, CompileError, Compiled};
 use crate::kernels;
 use crate::lookups::{self, Lookup};
 use crate::model::{Model, ModelError};
+use crate::report;
 use crate::runtime::{
     self, Call, DeviceError, DeviceKind, Devices, Effects, Engines, HostOptions, LoadError, OpenError, Pool, Variant,
     WeightReader,
@@ -132,8 +133,8 @@ pub struct Session<'m> {
     signature: Graph,
     /// Inputs that are positions in tables.
     lookups: Vec<Lookup>,
-    /// What the model keeps from call to call.
-    kept: Option<KeptRows>,
+    /// The rows that every call has.
+    fixed: Option<FixedRows>,
     /// Pieces that a pipeline works on at a time, by rows of the batch.
     pieces: BTreeMap<usize, usize>,
     /// Time spent in each pass.
@@ -146,9 +147,9 @@ impl<'m> Session<'m> {
         let host = HostOptions { threads: options.threads, effects: options.effects };
         let engines = Engines::open(&options.devices, options.precision, host)?;
         let signature = model.graph(1)?;
-        let (lookups, kept) = (lookups::find(&signature), KeptRows::of(&signature));
+        let (lookups, fixed) = (lookups::find(&signature), FixedRows::of(&signature, 1));
         let (variants, pool, pieces, timings) = (Vec::new(), Pool::default(), BTreeMap::new(), Timings::default());
-        Ok(Session { model, options, engines, variants, pool, signature, lookups, kept, pieces, timings })
+        Ok(Session { model, options, engines, variants, pool, signature, lookups, fixed, pieces, timings })
     }
 
     /// The program for calls of `rows` rows.
@@ -162,7 +163,7 @@ impl<'m> Session<'m> {
     }
 
     fn variant(&mut self, rows: usize, asked: Option<Strategy>) -> Result<usize, RunError> {
-        let rows = self.kept.as_ref().map_or(rows, |k| k.rows);
+        let rows = self.fixed.as_ref().map_or(rows, |k| k.rows);
         if let Some(i) = self.known(rows, asked) {
             return Ok(i);
         }
@@ -192,8 +193,8 @@ impl<'m> Session<'m> {
         let ordered = order(&self.signature, inputs)?;
         check_lookups(&self.signature, &self.lookups, &ordered)?;
         let total = count_rows(&self.signature, &ordered)?;
-        let batch = match &self.kept {
-            Some(kept) => kept.batch(batched.then_some(total), self.options.batch)?,
+        let batch = match &self.fixed {
+            Some(fixed) => fixed.batch(batched.then_some(total), self.options.batch)?,
             None => self.options.batch.unwrap_or(total.min(32)).max(1),
         };
         let plan = if batched {
@@ -282,8 +283,8 @@ impl<'m> Session<'m> {
 
     /// How many pieces a pipeline works on at a time.
     fn micro_batches(&mut self, rows: usize) -> Result<usize, RunError> {
-        // Rows that something is kept for stay in one program.
-        if self.kept.is_some()
+        // Rows whose number is fixed stay in one program.
+        if self.fixed.is_some()
             || self.options.devices.count() == 1
             || self.options.split.is_some_and(|s| s != Strategy::Pipeline)
         {
@@ -359,27 +360,44 @@ impl WeightReader<RunError> for Stored<'_> {
     }
 }
 
-/// What a model keeps from call to call: the i-th row of a call continues the i-th row of the call before.
+/// The rows of every call of a model that cannot be called with others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeptRows {
-    /// Rows of every call.
+pub(crate) struct FixedRows {
+    /// How many.
     pub(crate) rows: usize,
-    /// A layer that keeps something.
-    pub(crate) layer: String,
+    why: Fixed,
 }
 
-impl KeptRows {
-    /// What a graph keeps, if anything.
-    pub(crate) fn of(graph: &Graph) -> Option<KeptRows> {
-        let state = graph.params.iter().find(|p| matches!(p.kind, ParamKind::State { .. }))?;
-        let layer = state.name.rsplit_once('/').map_or(&*state.name, |(layer, _)| layer);
-        Some(KeptRows { rows: graph.shape(state.value).first().copied()?, layer: layer.to_string() })
+/// Why a model has so many rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fixed {
+    /// A layer keeps something from call to call: the i-th row of a call continues the i-th row of the call before.
+    Kept(String),
+    /// Its inputs are so in its file.
+    Written,
+}
+
+impl FixedRows {
+    /// The rows of a model whose graph this is where `asked` rows were asked for; `None` if it may have others.
+    pub(crate) fn of(graph: &Graph, asked: usize) -> Option<FixedRows> {
+        if let Some(state) = graph.params.iter().find(|p| matches!(p.kind, ParamKind::State { .. })) {
+            let layer = state.name.rsplit_once('/').map_or(&*state.name, |(layer, _)| layer);
+            return Some(FixedRows {
+                rows: graph.shape(state.value).first().copied()?,
+                why: Fixed::Kept(layer.to_string()),
+            });
+        }
+        let rows = report::batch(graph).filter(|rows| *rows != asked)?;
+        Some(FixedRows { rows, why: Fixed::Written })
     }
 
     /// Rows of a call, where so many were given or asked for.
     pub(crate) fn batch(&self, given: Option<usize>, asked: Option<usize>) -> Result<usize, RunError> {
-        let KeptRows { rows, layer } = self;
-        let fixed = format!("layer `{layer}` keeps a state for each of {rows} rows");
+        let FixedRows { rows, why } = self;
+        let fixed = match why {
+            Fixed::Kept(layer) => format!("layer `{layer}` keeps a state for each of {rows} rows"),
+            Fixed::Written => format!("the model's inputs have {rows} rows by its file"),
+        };
         if let Some(asked) = asked.filter(|a| a != rows) {
             return Err(RunError::Options(format!("{fixed}: a batch of {asked} rows cannot be run")));
         }

@@ -8,8 +8,10 @@ use intwain::frontend::{At, Json};
 use intwain::train::metric::Metric;
 use intwain::train::pieces::Sums;
 use intwain::train::trainer::{Batch, Recipe, Trainer};
-use intwain::{SessionOptions, Strategy, Tensor};
+use intwain::{Session, SessionOptions, Strategy, Tensor};
+use intwain_ir::Layout;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use support::training::{batch, layer, model, optimizer, plans, recipe, runs, sgd, state};
 
@@ -294,5 +296,68 @@ fn one_device_s_overflow_stops_both() {
         assert_eq!((scale(&mut trainer), state(&mut trainer, "d/kernel")), (512.0, vec![0.0]), "{run}");
         trainer.step(&small).unwrap();
         assert_eq!(scale(&mut trainer), 1024.0, "{run}");
+    }
+}
+
+/// Rows that two devices have computed come back in their order, 3 of one and 2 of the other.
+#[test]
+fn rows_come_back_in_their_order() {
+    let dense = layer("Dense", json!({"name": "d", "units": 1, "use_bias": false}));
+    let after = layer("Activation", json!({"name": "a", "activation": "relu"}));
+    let m = model(&[None, Some(1)], &[dense, after], &[("d/kernel", &[1, 1], &[1.0])]);
+    let x = [5.0, 1.0, 4.0, 2.0, 3.0];
+    for (plan, options) in plans().into_iter().filter(|(_, options)| options.split != Some(Strategy::Tensor)) {
+        for rows in [5, 1, 0] {
+            let mut session = Session::new(&m, options.clone()).unwrap();
+            let inputs = BTreeMap::from([("x".to_string(), Tensor::from_f32([rows, 1], &x[..rows]))]);
+            let outputs = session.run(&inputs).unwrap();
+            assert_eq!(outputs[0].1.to_f64(), &x.map(f64::from)[..rows], "{plan}, {rows} rows");
+        }
+    }
+}
+
+/// A layer that keeps a state for each row of its batch, 2, in steps of training: each device keeps those of its rows.
+#[test]
+fn rows_of_a_stateful_layer_stay_on_their_device() {
+    let config = json!({"name": "r", "units": 1, "activation": "linear", "use_bias": false, "stateful": true});
+    let weights: &[(&str, &[usize], &[f32])] =
+        &[("r/simple_rnn_cell/kernel", &[1, 1], &[1.0]), ("r/simple_rnn_cell/recurrent_kernel", &[1, 1], &[1.0])];
+    let m = model(&[Some(2), Some(1), Some(1)], &[layer("SimpleRNN", config)], weights);
+    for (plan, options) in plans().into_iter().filter(|(_, options)| divides(options)) {
+        if options.split == Some(Strategy::Pipeline) {
+            continue;
+        }
+        let mut trainer = Trainer::new(&m, recipe(&["mae"], sgd(0.0)), options.clone()).unwrap();
+        let rows = batch((&[2, 1, 1], &[1.0, 10.0]), (&[2, 1], &[0.0; 2]));
+        for step in 1..4 {
+            let loss = trainer.step(&rows).unwrap().loss;
+            assert_eq!(loss, 5.5 * f64::from(step), "{plan}, step {step}: the state goes on");
+        }
+        let compiled = trainer.compile(&rows).unwrap();
+        let kept = compiled.params.iter().find(|p| p.ty.shape[..] == [2, 1] && p.name.contains("state")).unwrap();
+        let parts = matches!(&kept.layout, Layout::Split { dim: 0, sizes } if sizes[..] == [1, 1]);
+        assert_eq!(parts, options.split == Some(Strategy::Data), "{plan}: {}", kept.layout);
+    }
+}
+
+/// A batch that the file fixes is divided like any other, and other numbers of rows are refused by name.
+#[test]
+fn a_batch_that_the_file_fixes_is_divided() {
+    let layers = ["a", "b"].map(|name| layer("Dense", json!({"name": name, "units": 2, "activation": "tanh"})));
+    let m = model(&[Some(4), Some(1)], &layers, &[]);
+    let rows = |n: usize| batch((&[n, 1], &vec![1.0; n]), (&[n, 2], &vec![0.0; 2 * n]));
+    let mut losses = Vec::new();
+    for (plan, options) in plans().into_iter().filter(|(_, options)| options.parts.is_none()) {
+        let sums = if options.split == Some(Strategy::Tensor) { Sums::Free } else { Sums::Exact };
+        let recipe = Recipe { sums, ..recipe(&["mse"], sgd(0.5)) };
+        let mut trainer = Trainer::new(&m, recipe.clone(), options.clone()).unwrap();
+        losses.push([0; 3].map(|_| trainer.step(&rows(4)).unwrap().loss));
+        let worst = losses[0].iter().zip(&losses[losses.len() - 1]).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(worst <= if sums == Sums::Exact { 0.0 } else { 1e-6 }, "{plan}: {losses:?}");
+        let said = trainer.step(&rows(3)).unwrap_err().to_string();
+        assert!(said.contains("4 rows by its file") && said.contains("--batch 4"), "{said}");
+        let recipe = Recipe { micro_batches: NonZeroUsize::new(2), sums: Sums::Free, ..recipe };
+        let twice = Trainer::new(&m, recipe, options).unwrap().step(&rows(8)).unwrap();
+        assert!(near(twice.loss, losses[0][0]), "{plan}");
     }
 }

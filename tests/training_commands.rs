@@ -383,3 +383,32 @@ fn a_run_goes_on_with_as_many_rows_only() {
     assert!(text.contains("rows of data") && text.contains("43") && text.contains("34"), "{text}");
     assert!(said(words(&["--resume"], "2")).status.success());
 }
+
+/// What two devices have saved and one has loaded and saved again is the same file.
+#[test]
+fn a_model_is_the_same_file_wherever_its_states_were() {
+    let folder = folder("same_file");
+    let (data, model, kept) = (data(&folder), model(), folder.join("kept").display().to_string());
+    let [first, second] = ["two.weights.h5", "one.weights.h5"].map(|name| folder.join(name).display().to_string());
+    let train = |more: &[&str]| {
+        let words = [
+            "train",
+            &model,
+            "--data",
+            &data,
+            "--epochs",
+            "1",
+            "--batch",
+            "16",
+            "--loss",
+            "mse",
+            "--optimizer",
+            "adam",
+        ];
+        ok(&[&words[..], &["--checkpoint", &kept, "-q"], more].concat())
+    };
+    train(&["--devices", "cpu:0,cpu:1", "--split", "data", "--zero", "3", "-o", &first]);
+    // Nothing is left to be trained: one device takes up what the checkpoint has, and writes it.
+    train(&["--devices", "cpu:0", "--resume", "-o", &second]);
+    assert!(std::fs::read(&first).unwrap() == std::fs::read(&second).unwrap());
+}

@@ -3,8 +3,9 @@
 use super::read::{ProgramDir, ProgramVariant};
 use super::{COMPILER, ProgramError};
 use crate::lookups::{self, Lookup};
+use crate::report;
 use crate::runtime::{self, Call, DeviceKind, Devices, Engines, HostOptions, Pool, Variant, WeightReader};
-use crate::session::{KeptRows, RunError, check_lookups, check_types, count_rows, keeps_rows_apart, order, with_rows};
+use crate::session::{FixedRows, RunError, check_lookups, check_types, count_rows, keeps_rows_apart, order, with_rows};
 use intwain_codegen::schedule::gpu::Precision;
 use intwain_ir::{Graph, Tensor};
 use std::borrow::Cow;
@@ -52,8 +53,9 @@ impl<'d> ProgramSession<'d> {
         let batched = keeps_rows_apart(signature);
         let total = if batched { count_rows(signature, &ordered)? } else { 0 };
         let calls = if batched { self.calls(total) } else { vec![(self.whole(&ordered)?, None)] };
-        if let Some(kept) = KeptRows::of(signature) {
-            kept.batch(batched.then_some(total), None)?;
+        // Of the graph of a program nobody knows whether its rows were asked for.
+        if let Some(fixed) = report::batch(signature).and_then(|rows| FixedRows::of(signature, rows)) {
+            fixed.batch(batched.then_some(total), None)?;
         }
         let padded = calls.iter().filter_map(|c| c.1.as_ref().map(|r| r.end)).max().unwrap_or(total);
         if padded > total {

@@ -11,6 +11,7 @@ use crate::driver::{self, CompileError, Compiled, Observer};
 use crate::frontend::{Imported, Phase, STEP, Statistics, TrainingPhase};
 use crate::kernels;
 use crate::model::{Model, ModelError};
+use crate::report;
 use crate::session::{self, Fallback, RunError, SessionOptions};
 use intwain_ir::ops::Op;
 use intwain_ir::{Graph, ParamKind, Trainable, Type, Value};
@@ -516,6 +517,11 @@ impl Assembler<'_> {
         };
         let pieces = ranges.into_iter().map(|r| Ok((r.clone(), import(&r)?)));
         let pieces = pieces.collect::<Result<Vec<(Range<usize>, Imported)>, ModelError>>()?;
+        for (range, piece) in &pieces {
+            if let Some(fixed) = report::batch(&piece.graph).filter(|rows| *rows != range.len()) {
+                return Err(StepError::Rows { fixed, rows: range.len() }.into());
+            }
+        }
         if let [(_, first), _, ..] = &pieces[..]
             && normalisation == Normalisation::Global
             && let Some(state) = statistics(&first.graph)

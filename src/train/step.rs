@@ -145,6 +145,17 @@ pub enum StepError {
         /// Into how many the batch is to be divided.
         micro_batches: usize,
     },
+    /// Another number of rows than the model's file fixes.
+    #[error(
+        "the model's inputs have {fixed} rows by its file, a step would have {rows}: give --batch {fixed}, a multiple of it with \
+         --micro-batches, and data whose rows fill whole batches"
+    )]
+    Rows {
+        /// Rows of the file.
+        fixed: usize,
+        /// Rows of the batch, or of a micro-batch of it.
+        rows: usize,
+    },
     /// No output has a loss.
     #[error("no output has a loss: give one with --loss, or a model file that was compiled with one")]
     NoLoss,
@@ -177,7 +188,11 @@ impl StepError {
             StepError::Import(_) | StepError::Fit { .. } | StepError::Coupled { .. } | StepError::Statistics { .. } => {
                 false
             }
-            StepError::NoLoss | StepError::NoOptimizer | StepError::NothingTrainable | StepError::Hook { .. } => false,
+            StepError::Rows { .. }
+            | StepError::NoLoss
+            | StepError::NoOptimizer
+            | StepError::NothingTrainable
+            | StepError::Hook { .. } => false,
             StepError::Grad(GradError::None(_)) => false,
             StepError::Grad(GradError::Type(_)) | StepError::Type(_) => true,
         }

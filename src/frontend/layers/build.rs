@@ -253,7 +253,7 @@ impl Builder {
         }
         let kept = match self.rows {
             CallRows::Kept(rows) => Some(rows),
-            CallRows::AsWritten | CallRows::Unknown => None,
+            CallRows::AsWritten | CallRows::Fixed | CallRows::Unknown => None,
         };
         let extent = |(d, open): (usize, &Option<usize>)| match (d, open, given) {
             (0, Some(rows), _) => Ok(kept.unwrap_or(*rows)),
@@ -269,7 +269,8 @@ impl Builder {
             })),
         };
         let dims = shape.iter().enumerate().map(extent).collect::<Out<Vec<_>>>()?;
-        let rows = if shape.first() == Some(&None) || kept.is_some() { Rows::Batched } else { Rows::Whole };
+        let has_rows = shape.first() == Some(&None) || kept.is_some() || self.rows == CallRows::Fixed;
+        let rows = if has_rows { Rows::Batched } else { Rows::Whole };
         let dtype = self.input_type(spec)?;
         Ok(self.cx.g.input(name, Type::new(dtype, Shape::from(dims)), rows))
     }
@@ -289,10 +290,12 @@ impl Builder {
             CallRows::Kept(all) => Err(unsupported(format!(
                 "a stateful layer that is given {rows} rows where the model is given {all}, as inside TimeDistributed"
             ))),
-            CallRows::AsWritten | CallRows::Unknown => Err(Fail::Here(ImportErrorKind::Unsupported {
-                what: "a stateful layer in a model whose inputs do not fix one number of rows".to_string(),
-                remedy: Some("give every input a batch_shape with the same batch, or set stateful to false"),
-            })),
+            CallRows::AsWritten | CallRows::Fixed | CallRows::Unknown => {
+                Err(Fail::Here(ImportErrorKind::Unsupported {
+                    what: "a stateful layer in a model whose inputs do not fix one number of rows".to_string(),
+                    remedy: Some("give every input a batch_shape with the same batch, or set stateful to false"),
+                }))
+            }
         }
     }
 

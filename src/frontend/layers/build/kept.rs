@@ -1,4 +1,4 @@
-//! The rows of a call of a model that keeps something for each of its rows from call to call.
+//! The rows of a call where the model's file says how many there are, or something is kept for each from call to call.
 
 use super::Ask;
 use crate::frontend::json::Json;
@@ -9,6 +9,8 @@ use crate::frontend::model::{KerasModel, Layer, LayerBody};
 pub(super) enum CallRows {
     /// Each input has what the file says.
     AsWritten,
+    /// The file says that all inputs have so many, which is more than one.
+    Fixed,
     /// All inputs have these, always: the model keeps something for each of its rows from call to call.
     Kept(usize),
     /// The model does so, but its file leaves the rows open or gives inputs different ones.
@@ -16,11 +18,14 @@ pub(super) enum CallRows {
 }
 
 pub(super) fn rows(model: &KerasModel, ask: Ask) -> CallRows {
-    if !model.layers.iter().any(keeps_state) {
-        return CallRows::AsWritten;
-    }
     let specs = model.input_specs();
     let mut rows = specs.iter().map(|(_, spec)| spec.shape.as_ref().and_then(|s| s.first().copied().flatten()));
+    if !model.layers.iter().any(keeps_state) {
+        return match rows.next().flatten() {
+            Some(first) if first > 1 && rows.all(|r| r == Some(first)) => CallRows::Fixed,
+            Some(_) | None => CallRows::AsWritten,
+        };
+    }
     match (rows.next().flatten(), ask) {
         (Some(first), _) if !rows.all(|r| r == Some(first)) => CallRows::Unknown,
         (Some(first), Ask::AsIs) => CallRows::Kept(first),
