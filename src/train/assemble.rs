@@ -12,7 +12,7 @@ use crate::frontend::{Imported, Phase, STEP, Statistics, TrainingPhase};
 use crate::kernels;
 use crate::model::{Model, ModelError};
 use crate::report;
-use crate::session::{self, Fallback, RunError, SessionOptions};
+use crate::session::{self, Fallback, FixedRows, RunError, SessionOptions};
 use intwain_ir::ops::Op;
 use intwain_ir::{Graph, ParamKind, Trainable, Type, Value};
 use intwain_passes::hardware::Hardware;
@@ -335,6 +335,9 @@ impl Assembler<'_> {
         }
         if whole {
             return price(1);
+        }
+        if let Some(fixed) = FixedRows::of(&self.model.graph(1)?, 1) {
+            return price((batch.rows / fixed.rows).max(1));
         }
         // The cut's own number is best for the way forward; what a step adds is found from there.
         let most = pieces::micro_batches(batch.rows, batch.rows, self.recipe.sums).len();
