@@ -171,20 +171,16 @@ fn what_does_not_fit_trains_to_the_same_bits_in_the_memory_there_is() {
         for (name, value) in &want.states {
             assert_eq!(got.states[name], *value, "{name} with {split}");
         }
-        for k in 0..memory.len() {
+        for (k, &memory) in memory.iter().enumerate() {
             let ((_, before), (persistent, after)) = (want.programs[k], got.programs[k]);
             let (claimed, saved) = (want.peaks[k] - got.peaks[k], before as f64 - after as f64);
-            println!(
-                "{split}: device {k}: peak {} -> {}, memory {}, arena {before} -> {after}, persistent {persistent}",
-                want.peaks[k], got.peaks[k], memory[k]
-            );
             // Peaks are predicted without all that fusion saves, so claims are larger than what programs save.
             assert!(
                 split == Strategy::Pipeline || saved >= 0.4 * claimed,
                 "{split}: device {k} saves {saved}, {claimed} was claimed"
             );
-            assert!((persistent + after) as f64 <= memory[k], "{split}: device {k} takes {}", persistent + after);
-            assert!(got.peaks[k] <= memory[k], "{split}: device {k}");
+            assert!((persistent + after) as f64 <= memory, "{split}: device {k} takes {}", persistent + after);
+            assert!(got.peaks[k] <= memory, "{split}: device {k}");
         }
     }
 }
@@ -197,7 +193,6 @@ fn where_nothing_fits_the_layers_that_hold_most_are_named() {
     let batch = BatchTypes::usual(&model, &recipe, ROWS).unwrap();
     let assembler = Assembler { model: &model, recipe: &recipe, options: &options };
     let error = assembler.plan(&batch, Survey::Asked, &mut Timings::default()).unwrap_err().to_string();
-    println!("{error}");
     // 32 rows of 8·8 places with 64 numbers of 4 bytes.
     assert!(error.contains("`one` does not fit: device 0 needs"), "{error}");
     let (_, held) = error.split_once("most of device 0 is held by ").unwrap();

@@ -191,7 +191,7 @@ fn a_step_that_does_not_fit_says_what_it_computes_again_and_its_program_trains_a
     assert!(ok(&words).contains("computed again so that the step fits: saves"), "{}", ok(&words));
 
     let (x, y) = (array(&[256, 16], |i| (i as f32 * 0.37).sin()), array(&[256, 16], |i| (i as f32 * 0.13).sin()));
-    write_npz(&folder.join("data.npz"), [("x", &x), ("y0", &y)].into_iter()).unwrap();
+    write_npz(&folder.join("data.npz"), [("x", &x), ("y0", &y)]).unwrap();
     let data = path("data.npz");
     let train = ["--data", &data, "--epochs", "3", "-q"];
     let (program, one, other) = (path("program"), path("one.h5"), path("other.h5"));
