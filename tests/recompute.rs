@@ -199,3 +199,27 @@ fn where_nothing_fits_the_layers_that_hold_most_are_named() {
     assert!(held.starts_with("`largest` "), "{error}");
     assert!(error.contains("% of the rows would fit"), "{error}");
 }
+
+#[test]
+fn the_graph_that_computes_again_is_text_that_reads_back() {
+    let (model, recipe) = (deep(), recipe(None));
+    let batch = BatchTypes::usual(&model, &recipe, ROWS).unwrap();
+    let assemble = |memory: f64| {
+        let options = options(Strategy::One, Sharding::default(), machine(&[memory, memory]));
+        let assembler = Assembler { model: &model, recipe: &recipe, options: &options };
+        let planned = assembler.plan(&batch, Survey::Asked, &mut Timings::default()).unwrap();
+        let peak = planned.plan.usage.peak_bytes[0];
+        let mut seen = Vec::new();
+        assembler
+            .lower_seen(planned, &batch, &mut Timings::default(), &mut |pass, graph| {
+                let text = graph.to_string();
+                assert_eq!(intwain_ir::text::parse(&text).unwrap().to_string(), text, "after {pass}");
+                seen.push(pass);
+            })
+            .unwrap();
+        (peak, seen)
+    };
+    let (peak, seen) = assemble(1e9);
+    assert!(!seen.contains(&"recompute"));
+    assert!(assemble(0.8 * peak).1.contains(&"recompute"));
+}

@@ -176,7 +176,8 @@ fn the_graph_after_every_pass_is_text_that_reads_back() {
         }
     })
     .unwrap();
-    let names: BTreeSet<&str> = driver::passes().into_iter().map(|p| p.0).collect();
+    // What does not fit into memory is in `recompute.rs`.
+    let names: BTreeSet<&str> = driver::passes().into_iter().map(|p| p.0).filter(|name| *name != "recompute").collect();
     assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), names);
 }
 

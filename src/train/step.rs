@@ -16,7 +16,7 @@ use super::pieces::{self, Sums};
 use crate::frontend::{ImportErrors, Imported, STEP, VarSpec};
 use intwain_ir::ops::{GradError, TypeError};
 use intwain_ir::scalar::Reduce;
-use intwain_ir::{DType, Graph, Origin, ParamKind, Rows, Shape, Trainable, Turn, Type, Value, Way};
+use intwain_ir::{DType, Graph, Origin, ParamKind, Rewriter, Rows, Shape, Trainable, Turn, Type, Value, Way};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -218,7 +218,16 @@ pub fn build(parts: &Parts<'_>) -> Result<Step, StepError> {
         Purpose::Evaluate => Vec::new(),
     };
     let Builder { graph, feeds, .. } = b.finish();
-    Ok(Step { graph, feeds, losses, metrics, slots })
+    Ok(Step { graph: in_order(&graph)?, feeds, losses, metrics, slots })
+}
+
+/// The graph with its values numbered as its text has them: parameters, then results. Slots were declared behind nodes.
+fn in_order(graph: &Graph) -> Result<Graph, TypeError> {
+    let mut rw = Rewriter::new(graph);
+    for id in graph.nodes.keys() {
+        rw.copy(id)?;
+    }
+    Ok(rw.finish())
 }
 
 /// A variable or another tensor that is kept from step to step.
