@@ -223,3 +223,28 @@ fn the_graph_that_computes_again_is_text_that_reads_back() {
     assert!(!seen.contains(&"recompute"));
     assert!(assemble(0.8 * peak).1.contains(&"recompute"));
 }
+
+/// What a plan says a step of training needs is what its program takes, but for the few values that fusion saves or keeps.
+#[test]
+fn the_peak_that_is_predicted_is_the_program_s() {
+    let norm = |k: usize| layer("BatchNormalization", &json!({"name": format!("norm{k}")}));
+    let relu = |k: usize| layer("Activation", &json!({"name": format!("relu{k}"), "activation": "relu"}));
+    let body: Vec<Value> = (0..6).flat_map(|k| [conv(&format!("conv{k}"), 16), norm(k), relu(k)]).collect();
+    let (model, recipe) = (model(&[&body[..], &head()[..]].concat()), recipe(None));
+    let recipe = Recipe { sums: Sums::Free, ..recipe };
+    let rows = 256;
+    let batch = BatchTypes::usual(&model, &recipe, rows).unwrap();
+    for (split, devices) in [(Strategy::One, 1), (Strategy::Data, 2)] {
+        let hardware = Some(Catalogue::built_in().get("2xa100-nvlink").unwrap());
+        let devices = Devices::new(DeviceKind::Ptx, 0..devices).unwrap();
+        let options = SessionOptions { devices, split: Some(split), hardware, ..SessionOptions::default() };
+        let assembler = Assembler { model: &model, recipe: &recipe, options: &options };
+        let planned = assembler.plan(&batch, Survey::Asked, &mut Timings::default()).unwrap();
+        let predicted = planned.plan.usage.peak_bytes.clone();
+        let (_, compiled) = assembler.lower(planned, &mut Timings::default()).unwrap();
+        for (program, predicted) in compiled.programs.iter().zip(predicted) {
+            let takes = (program.persistent_bytes + program.arena_bytes) as f64;
+            assert!((takes / predicted - 1.0).abs() < 0.1, "{split}: {takes} bytes, {predicted} were predicted");
+        }
+    }
+}

@@ -6,8 +6,9 @@ use crate::cost::{Transfer, is_pointwise, transfer};
 use crate::hardware::{DeviceKind, OpClass};
 use crate::remat::{Copied, Lives, Sizes};
 use cranelift_entity::{EntityRef, SecondaryMap};
+use intwain_ir::ops::Op;
 use intwain_ir::shard::Layout;
-use intwain_ir::{ParamKind, Value};
+use intwain_ir::{NodeId, ParamKind, Value};
 use std::collections::BTreeMap;
 
 /// What a plan needs of each device and of the link.
@@ -153,12 +154,26 @@ pub(super) fn lives<'g>(
     let each = |value: Value, layout: &Layout| (0..devices).map(|k| space.local_bytes(value, layout, k)).collect();
     let sizes = Sizes {
         bytes: &|v| if space.prepared[v] || replaced[v] { Vec::new() } else { each(v, &of(v)) },
-        shares: &|id| space.works[id].reads.iter().position(|read| !read).or(Some(0)),
-        is_free: &|id| is_free(space, id),
+        shares: &|id| shared_operand(space, id),
+        is_free: &|id| is_free(space, id) && shared_operand(space, id).is_some(),
     };
     let copies = copies(space, assignment, of);
     let copied = |c: Copy| Copied { bytes: each(c.value, &c.layout), first: c.first, last: c.last };
     Lives::new(space.graph, devices, &sizes, copies.into_iter().map(copied).collect())
+}
+
+/// The operand in whose memory the result of a node is that writes nothing: what a view shows, what fused pointwise work
+/// replaces. What is made where it is read takes no more than its operand; work on such values alone takes memory of its
+/// own unless it is made where it is read as well.
+fn shared_operand(space: &Space<'_>, id: NodeId) -> Option<usize> {
+    let node = &space.graph.nodes[id];
+    if !is_pointwise(&node.op) || matches!(node.op, Op::Broadcast(_)) || node.args.iter().all(|a| space.prepared[*a]) {
+        return Some(0);
+    }
+    let is_repeated =
+        |v: Value| space.graph.def_node(v).is_some_and(|d| matches!(space.graph.nodes[d].op, Op::Broadcast(_)));
+    let mut operands = node.args.iter().zip(&space.works[id].reads);
+    operands.position(|(arg, read)| !read && !is_repeated(*arg))
 }
 
 /// Next values of states that are written in the states' place: CPUs do that with pointwise work.
@@ -255,7 +270,7 @@ fn copies(space: &Space<'_>, assignment: &Assignment, of: &dyn Fn(Value) -> Layo
 }
 
 /// Whether the result needs no memory of its own: it is a view of the first operand, or made where it is read.
-fn is_free(space: &Space<'_>, id: intwain_ir::NodeId) -> bool {
+fn is_free(space: &Space<'_>, id: NodeId) -> bool {
     let work = &space.works[id];
     work.launches == 0.0 && !work.writes
 }

@@ -144,8 +144,8 @@ impl Assembler<'_> {
     ) -> Result<(Plan, Option<Recomputed>), CompileError> {
         let hardware = self.hardware();
         match driver::plan(graph, &hardware, ask.clone(), timings) {
-            Err(CompileError::Place(PlaceError::DoesNotFit(_))) if memory == Memory::Relieved => {
-                let relieved = self.compiled_within(timings, &mut |reserve, timings| {
+            Err(CompileError::Place(PlaceError::DoesNotFit(why))) if memory == Memory::Relieved => {
+                let relieved = self.compiled_within(why, timings, &mut |reserve, timings| {
                     driver::relieve(graph, &hardware, place::Options { reserve, ..ask.clone() }, timings)
                 })?;
                 *graph = relieved.graph;
@@ -157,12 +157,22 @@ impl Assembler<'_> {
 
     /// What `relieve` gives for bytes of each device to be left free, with programs that fit too: the plan foresees neither
     /// what messages take nor which operands live longer because their readers are fused into later ones.
-    fn compiled_within(&self, timings: &mut Timings, relieve: Relieve<'_>) -> Result<Relieved, CompileError> {
+    /// `why` says why nothing fits without.
+    fn compiled_within(
+        &self,
+        why: Vec<String>,
+        timings: &mut Timings,
+        relieve: Relieve<'_>,
+    ) -> Result<Relieved, CompileError> {
         let hardware = self.hardware();
         let mut reserve = [0.0; 2];
         let mut short = Vec::new();
         for _ in 0..RELIEF_TRIES {
-            let relieved = relieve(reserve, timings)?;
+            let relieved = match relieve(reserve, timings) {
+                // Of less memory than there is.
+                Err(e) if is_too_large(&e) && !short.is_empty() => break,
+                relieved => relieved?,
+            };
             let devices = relieved.plan.devices;
             let specs = if devices == 1 { std::slice::from_ref(&hardware.alone) } else { &hardware.devices };
             let (graph, plan) = (relieved.graph.clone(), relieved.plan.clone());
@@ -173,14 +183,15 @@ impl Assembler<'_> {
                 let memory = spec.memory.value;
                 if bytes > memory {
                     reserve[k] += bytes - memory;
-                    short.push(format!("with recomputation the program of device {k} takes {bytes} of {memory} bytes"));
+                    let (takes, has) = (bytes / 1e6, memory / 1e6);
+                    short.push(format!("with recomputation the program of device {k} takes {takes:.2} of {has:.2} MB"));
                 }
             }
             if short.is_empty() {
                 return Ok(relieved);
             }
         }
-        Err(PlaceError::DoesNotFit(short).into())
+        Err(PlaceError::DoesNotFit(why.into_iter().chain(short).collect()).into())
     }
 
     /// The fastest pipeline.
@@ -242,10 +253,10 @@ impl Assembler<'_> {
         let hardware = self.hardware();
         let plan = timings.time("place", || place::segments(&step.graph, &hardware, &options, cut.micro_batches));
         let (mut plan, recomputed) = match plan {
-            Err(PlaceError::DoesNotFit(_)) if memory == Memory::Relieved => {
+            Err(PlaceError::DoesNotFit(why)) if memory == Memory::Relieved => {
                 let count = cut.micro_batches;
                 let early = driver::early(&step.graph, timings)?;
-                let relieved = self.compiled_within(timings, &mut |reserve, timings| {
+                let relieved = self.compiled_within(why, timings, &mut |reserve, timings| {
                     let options = place::Options { reserve, ..options.clone() };
                     let relieve = || place::relieved_segments(&early, &hardware, &options, count);
                     Ok(timings.time(driver::RECOMPUTE.0, relieve)?)
@@ -357,7 +368,11 @@ fn is_impossible(e: &TrainError) -> bool {
 }
 
 fn does_not_fit(e: &TrainError) -> bool {
-    matches!(e, TrainError::Run(RunError::Compile(CompileError::Place(PlaceError::DoesNotFit(_)))))
+    matches!(e, TrainError::Run(RunError::Compile(e)) if is_too_large(e))
+}
+
+fn is_too_large(e: &CompileError) -> bool {
+    matches!(e, CompileError::Place(PlaceError::DoesNotFit(_)))
 }
 
 /// Why there is no pipeline, without what the error advises.
